@@ -41,7 +41,13 @@ _LABELS, _CATEGORIES, _IMAGE, _COUNT, _FIRST = "labels", "category_ids", "image_
 
 class _Image(msgspec.Struct, gc=False):
     id: int
-    file_name: str
+    file_name: str = ""
+    coco_url: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return its name without suffix; LVIS has that of the file in `coco_url` alone."""
+        return stem(self.file_name or self.coco_url.rpartition("/")[2])
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -96,7 +102,7 @@ def look(row: Row, options: SourceOptions) -> list[Header | SourceError]:
         Header(
             tuple(layout),
             {_COUNT: starts[n + 1] - starts[n], _FIRST: starts[n], _IMAGE: image.id},
-            root=stem(image.file_name),
+            root=image.name,
         )
         for n, image in enumerate(boxes.images)
     ]
@@ -147,7 +153,7 @@ def _decoded(path: str, size: int, changed: int) -> Boxes:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         expected = "images (id, file_name), annotations (image_id, category_id, bbox of 4 numbers) and categories"
         raise SourceError(f"is no json of COCO's instances: {error}; expected are {expected}", path) from None
-    if unnamed := [image.id for image in coco.images if not stem(image.file_name).strip("/")]:
+    if unnamed := [image.id for image in coco.images if not image.name.strip("/")]:
         raise SourceError(f"the image of id {unnamed[0]} has no file_name", path)
     boxes = _grouped(coco, path)
     left_out = [name for name in _LEFT_OUT if f'"{name}"'.encode() in data]

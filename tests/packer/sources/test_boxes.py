@@ -129,6 +129,16 @@ def test_images_without_partner_are_named_or_left_out(images: Path, tmp_path: Pa
     assert (report.samples, len(report.rejected)) == (2, 3)
 
 
+def test_images_of_lvis_are_named_by_their_url(images: Path, tmp_path: Path) -> None:
+    """Its json has no file_name."""
+    listed = [
+        {"id": n, "coco_url": f"http://images.cocodataset.org/train2017/{name}.jpg"} for n, name in enumerate("bacd")
+    ]
+    path = write(tmp_path, "lvis.json", coco([boxed(1, 7, [1, 2, 3, 4])], images=listed))
+    found = read_each(open_sources([f"image={images}", f"boxes={path}"]))
+    assert [boxes.tolist() for boxes in found["boxes"]] == [[[1, 2, 3, 4]], [], [], []]
+
+
 def test_a_json_joins_a_dataset_by_names(images: Path, tmp_path: Path) -> None:
     """`packer join DATASET boxes=instances.json` gives every packed image its objects, and the classes."""
     convert(f"image={images}", tmp_path / "out", workers=0)
