@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packer.codecs import JPEG, Config, parse_codec
 from packer.convert import Report, convert
 from packer.errors import UsageError
 from packer.packing import ConvertOptions, LocalPlace, check_apart, codec_by_field, place_of
@@ -37,7 +38,8 @@ def repack(
 
     Raises:
         DatasetError: there is no packed dataset, or it is damaged: then verify and repair it first.
-        UsageError, WriteError: as `convert`.
+        UsageError: as `convert`; or a field holds JPEG files of another quality.
+        WriteError: as `convert`.
     """
     if seed is not None and seed < 0:
         raise UsageError(f"the seed is {seed}; 0 or more is expected")
@@ -46,4 +48,20 @@ def repack(
         check_apart([os.fspath(dataset)], place)
     source = open_packed(dataset, seed=seed)
     old_codecs = {field.name: json.dumps(field.codec) if field.codec else "none" for _, field in source.columns}
-    return convert(source, out, options, codec=codec_by_field(codec or {}, old_codecs), **changes)
+    codecs = codec_by_field(codec or {}, old_codecs)
+    for _, field in source.columns:
+        old, new = (
+            _quality(field.codec),
+            None if codecs[field.name] == "auto" else _quality(parse_codec(codecs[field.name])),
+        )
+        if old and new and old != new:
+            raise UsageError(
+                f"field {field.name!r} holds JPEG files of quality {old}, which stay as they are; for quality {new} "
+                "convert the sources again"
+            )
+    return convert(source, out, options, codec=codecs, **changes)
+
+
+def _quality(codec: Sequence[Config]) -> int | None:
+    """Return the quality of the JPEG files that a codec makes; None if it makes none."""
+    return next((config.get("quality") for config in codec if config["id"] == JPEG), None)

@@ -29,6 +29,7 @@ from packer.codecs.jpeg import (
     file_of,
     file_of_frame,
     files_of,
+    with_files,
 )
 from packer.codecs.stages import Buffer, Config
 
@@ -66,4 +67,5 @@ __all__ = [
     "frame_hashes",
     "number_of",
     "parse_codec",
+    "with_files",
 ]

@@ -91,6 +91,11 @@ def file_of(image: NDArray[Any]) -> bytes:
     return next(iter(files_of(image)), b"")
 
 
+def with_files(clip: NDArray[Any], files: Sequence[bytes]) -> NDArray[Any]:
+    """Return a clip that knows the JPEG files of its frames, empty ones where there is none; itself if all are."""
+    return EncodedImage.of(clip, *files) if any(files) else clip
+
+
 def bands_of(sample: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:
     """Yield so many rows of a sample at a time; steps of a clip that knows its files know theirs."""
     files = files_of(sample) if sample.ndim > 3 else ()

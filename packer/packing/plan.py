@@ -234,6 +234,11 @@ def remark_on_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[s
     return remarks
 
 
+#: What reads faster than JPEG files that `auto` keeps, of images and of clips.
+_FASTER = {
+    "image": "photo+lz4 reads about 3 times as fast, from about 5 times",
+    "array": "lz4 reads about 4 times as fast, from about 10 times",
+}
 #: Images that are encoded to say how much that changes them.
 _CODED_IMAGES = 16
 
@@ -250,13 +255,11 @@ def remark_on_jpegs(
     """
     codecs = codec_by_field(codec, {spec.name: "auto" for spec in specs if not isinstance(spec, Field)})
     kept = [field for field in fields if field.codec == NAMED[JPEG]]
-    names = [field.name for field in kept if field.kind == "image" and codecs.get(field.name) == "auto"]
     remarks = []
-    if names:
-        remarks.append(
-            f"JPEG files of {first_few(names)} stay as they are; --codec {names[0]}=photo+lz4 reads about 3 times as "
-            "fast, from about 5 times the bytes"
-        )
+    for kind, faster in _FASTER.items():
+        names = [field.name for field in kept if field.kind == kind and codecs.get(field.name) == "auto"]
+        if names:
+            remarks.append(f"JPEG files of {first_few(names)} stay as they are; --codec {names[0]}={faster} the bytes")
     for field in fields:
         if field.codec and field.codec[0]["id"] == JPEG and codecs.get(field.name) != "auto":
             remarks += _remark_on_coding(field, get_examples().get(field.name, []))

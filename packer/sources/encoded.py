@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import file_of, with_files
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources.base import (
@@ -120,9 +121,11 @@ class EncodedSource(DerivedSource):
     def _frames(self, name: str, value: Any, start: int, stop: int) -> NDArray[Any]:
         rows = value[start:stop]
         out = np.empty((len(rows), *(n or 0 for n in self._images[name])), self._dtypes[name])
+        files = []
         for at, row in enumerate(rows):
-            out[at] = self._image(name, row)
-        return out
+            out[at] = image = self._image(name, row)
+            files.append(file_of(image))
+        return with_files(out, files)
 
     def _image(self, name: str, row: Any) -> NDArray[Any]:
         image = _decoded(row, name)

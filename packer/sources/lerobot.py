@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import file_of, with_files
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES
 from packer.sources.base import LARGE_BYTES, LargeArray
@@ -243,7 +244,8 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
             sample[laid.name] = _camera(row, laid.name, np.asarray(columns["timestamp"]), shape, options)
         elif dtype == "image":
             values = columns[laid.name].field("bytes").to_pylist()
-            sample[laid.name] = np.stack([image_in(value, laid.name, options) for value in values])
+            images = [image_in(value, laid.name, options) for value in values]
+            sample[laid.name] = with_files(np.stack(images), list(map(file_of, images)))
         else:
             sample[laid.name] = _numbers(columns[laid.name], laid, shape, path)
     return sample

@@ -10,7 +10,6 @@ whole.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import file_of, with_files
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import LARGE_BYTES, LargeArray, Source, changed
 from packer.sources.files import IMAGES, FileSet, is_lmdb, join
@@ -302,25 +302,8 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         lengths = table.numbers[_FRAMES]
         frames = f"{lengths.min():,}" if lengths.min() == lengths.max() else f"{lengths.min():,} to {lengths.max():,}"
         remarks.insert(0, f"each folder of numbered images is a sample: {table.count:,} clips of {frames} frames")
-        remarks += _photographs(table)
     remarks += compared(table)
     return table
-
-
-def _photographs(table: SampleTable) -> Iterator[str]:
-    """Yield a sentence for each field whose clips are made from JPEG files, which the first one shows."""
-    row = table.row(0)
-    for laid in row.layout:
-        paths = row.paths[laid.name]
-        if laid.name in row.roots or not paths[0].lower().endswith((".jpg", ".jpeg")):
-            continue
-        nbytes = math.prod(int(n or 0) for n in row.shape(laid)) * np.dtype(laid.dtype).itemsize
-        with contextlib.suppress(OSError):  # whoever reads them says so
-            times = nbytes / max(1, sum(Path(path).stat().st_size for path in paths))
-            yield (
-                f"the frames of {laid.name} are JPEG files, and a clip holds pixels: {times:.0f} times their bytes "
-                "before a codec; with --samples files each frame is a sample that keeps its file"
-            )
 
 
 def _masks(table: SampleTable) -> set[str]:
@@ -458,13 +441,14 @@ def _clip(row: Row, laid: LaidField, options: SourceOptions) -> LargeArray:
     def read_frames(start: int, stop: int) -> NDArray[Any]:
         from packer.sources.images.formats import read_image
 
-        out = np.empty((stop - start, *shape[1:]), laid.dtype)
+        out, files = np.empty((stop - start, *shape[1:]), laid.dtype), list[bytes]()
         for at, (name, place) in enumerate(_places(row, laid.name)[start:stop]):
             frame = read_image(name, _reading(options, laid.detail), place)
             if (frame.dtype, frame.shape) != (out.dtype, out.shape[1:]):
                 raise changed(laid.dtype, shape[1:], frame, name)
             out[at] = frame
-        return out
+            files.append(file_of(frame))
+        return with_files(out, files)
 
     return LargeArray(np.dtype(laid.dtype), shape, read_frames)
 

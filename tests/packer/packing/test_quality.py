@@ -155,6 +155,8 @@ def test_packing_again_encodes_nothing_anew(
         assert np.array_equal(ours, theirs)
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
     assert sorted(steps_stored(tmp_path / "merged")) == sorted(2 * files)
+    with pytest.raises(UsageError, match="field 'clip' holds JPEG files of quality 60, which stay as they are"):
+        repack(tmp_path / "a", tmp_path / "c", codec="clip=jpeg:50")
     append(tmp_path / "a", samples[:1])
     assert steps_stored(tmp_path / "a") == files + files[: lengths[0]]
 

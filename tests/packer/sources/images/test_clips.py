@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import sys
@@ -11,9 +12,11 @@ import pytest
 from jpeg_files import as_jpeg, photograph
 from opened_sources import read_each, source_of
 from picture_files import picture, save
+from PIL import Image
 
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
+from packer.export import export
 from packer.format import FieldSpec
 from packer.sources import SourceOptions, base
 from packer.sources.images import kind
@@ -55,17 +58,26 @@ def test_a_folder_of_frames_is_a_sample(tmp_path, reds):
     assert any("hr is 2 times as large as lr in every sample" in note for note in source.remarks)
 
 
-def test_clips_of_jpeg_files_are_said_to_hold_pixels(tmp_path, reds):
-    """The remark names the field and how many times the bytes; frames of PNG files get none."""
-    for number in range(2):
-        (tmp_path / "jpeg" / str(number)).mkdir(parents=True)
-        for frame in range(3):
-            (tmp_path / "jpeg" / str(number) / f"{frame}.jpg").write_bytes(as_jpeg(photograph(64, 96), quality=30))
-    (remark,) = [note for note in source_of([str(tmp_path / "jpeg")], source=FOLDERS).remarks if "JPEG" in note]
-    size = (tmp_path / "jpeg" / "0" / "0.jpg").stat().st_size
-    assert f"a clip holds pixels: {64 * 96 * 3 / size:.0f} times their bytes" in remark
-    assert "--samples files" in remark
-    assert not [note for note in source_of([f"lr={tmp_path}/LR"], source=FOLDERS).remarks if "JPEG" in note]
+@pytest.mark.parametrize("large", [False, True])
+def test_clips_of_jpeg_files_keep_them(tmp_path, caplog, monkeypatch, large):
+    """`auto` stores the files of all frames as they are, of clips that are read by pieces, too; a PNG stays pixels."""
+    if large:
+        monkeypatch.setattr(kind, "LARGE_BYTES", 0)
+    files = [as_jpeg(photograph(64, 96, seed), quality=30) for seed in range(6)]
+    for number, file in enumerate(files):
+        (tmp_path / "in" / str(number // 3)).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / str(number // 3) / f"{number}.jpg").write_bytes(file)
+    with caplog.at_level(logging.INFO):
+        convert(str(tmp_path / "in"), tmp_path / "out", source=FOLDERS, workers=0)
+    assert "JPEG files of image stay as they are" in caplog.text
+    export(tmp_path / "out", tmp_path / "again")
+    assert [path.read_bytes() for path in sorted((tmp_path / "again").rglob("*.jpg"))] == files
+    clips = read_each(source_of([str(tmp_path / "in")], source=FOLDERS))["image"]
+    for sample, wanted in zip(PackedDataset(tmp_path / "out"), clips, strict=True):
+        np.testing.assert_array_equal(sample["image"], wanted)
+    Image.fromarray(photograph(64, 96)).save(tmp_path / "in" / "1" / "6.png")
+    convert(str(tmp_path / "in"), tmp_path / "mixed", source=FOLDERS, codec="jpeg", workers=0)
+    np.testing.assert_array_equal(PackedDataset(tmp_path / "mixed")[1]["image"][3], photograph(64, 96))
 
 
 def test_clips_of_one_length_are_one_array(tmp_path, monkeypatch):
