@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from opened_sources import read_each
+from pyarrow import parquet
 
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
@@ -50,6 +52,15 @@ def test_a_single_column_has_the_name_of_its_source(folder: Path) -> None:
     """`label=` names it, and --classes makes numbers of its text."""
     source = opened(folder, "file,breed\na,dog\nb,cat\nc,dog\n", *BESIDE, classes="label")
     assert ([int(n) for n in read_each(source)["label"]], source.origin["classes"]) == ([1, 0, 1], ["cat", "dog"])
+
+
+def test_classes_of_a_table_are_those_of_the_dataset(folder: Path) -> None:
+    """Dictionaries of Parquet are numbers of classes, whose names the dataset has, though the table lies beside."""
+    labels = pa.array(["owl", "cat", "owl"]).dictionary_encode()
+    parquet.write_table(pa.table({"name": ["c", "a", "b"], "label": labels}), folder / "t.parquet")
+    convert([f"image={folder / 'images'}", f"label={folder / 't.parquet'}"], folder / "out", workers=0)
+    dataset = PackedDataset(folder / "out")
+    assert [dataset.classes[n] for n in dataset[["a", "b", "c"]]["label"].tolist()] == ["cat", "owl", "owl"]
 
 
 def test_rows_and_samples_without_partner_are_named_or_left_out(folder: Path) -> None:
