@@ -463,10 +463,10 @@ class Locator:
     def _put_shapes(self, numbers: Numbers, shard: Numbers, local: Numbers, nbytes: Numbers, shape: Numbers) -> None:
         """Fill in the ragged axes of shapes, and check that they agree with the sizes before anything is allocated."""
         axes = self._words("shapes", shard, local * len(self._axes), len(self._axes))
-        shape[:, self._axes] = axes
-        size = axes[:, 0] * float(self._fixed_bytes)  # which does not overflow
-        for lengths in axes.T[1:]:
-            size *= lengths
+        size: Any = float(self._fixed_bytes)  # which does not overflow
+        for axis, lengths in zip(self._axes, axes.T, strict=True):
+            shape[:, axis] = lengths
+            size = size * lengths
         fits = (size == nbytes) & (size <= MAX_CHUNK_BYTES)
         sound = (axes.view(np.uint64) <= MAX_AXIS) & fits[:, None]  # what is below 0 is above all others
         if not sound.all():
