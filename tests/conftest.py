@@ -26,8 +26,9 @@ settings.register_profile("local", deadline=None, suppress_health_check=[HealthC
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
-#: Threads that the package zarr keeps for the whole process.
-_ZARR_THREADS = ("zarr_io", "asyncio_")
+#: Threads that the package zarr keeps for the whole process; and the one that loads compiled loops, which ends by
+#: itself, on a busy machine after longer than `_GRACE`.
+_LASTING_THREADS = ("zarr_io", "asyncio_", "packer loops")
 
 _failed = pytest.StashKey[bool]()
 
@@ -80,7 +81,7 @@ def _open_things() -> set[str]:
     threads = {
         f"thread {thread.name} ({thread.ident})"
         for thread in threading.enumerate()
-        if not thread.name.startswith(_ZARR_THREADS)
+        if not thread.name.startswith(_LASTING_THREADS)
     }
     processes = {f"process {process.name} ({process.pid})" for process in multiprocessing.active_children()}
     return threads | processes | _open_files()
