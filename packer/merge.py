@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from packer.errors import UsageError
 from packer.format import Field, Manifest, ShardEntry, check_file, read_errors
 from packer.packing import (
@@ -33,6 +35,7 @@ from packer.packing import (
     place_of,
     read_manifest,
     rewrite,
+    taken_commands,
 )
 from packer.sources import read_names
 from packer.watcher import NOBODY, Watcher
@@ -81,6 +84,10 @@ def merge(
         for folder, manifest in zip(folders, parts, strict=True)
     ]
     check_names([(str(folder), dataset_names) for folder, dataset_names in zip(folders, names, strict=True)])
+    taken_parts = [
+        msgspec.structs.replace(manifest, commands=taken_commands(manifest, folder.path))
+        for folder, manifest in zip(folders, parts, strict=True)
+    ]
     digests = [[shard.digest for shard in manifest.shards] for manifest in parts]
 
     def finish(shards: Shards) -> Contents:
@@ -97,7 +104,7 @@ def merge(
             with read_errors(constants_path):
                 constants = constants_path.read_bytes()
         return Contents(
-            manifest=joined_manifest(parts, shards.entries),
+            manifest=joined_manifest(taken_parts, shards.entries),
             names=None if first.names is None else [name for some in names for name in some or ()],
             rejected=rejected,
             constants=constants,

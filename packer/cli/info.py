@@ -148,15 +148,19 @@ def _commands(manifest: Manifest, path: str) -> list[str]:
     """Return the first commands that packed the samples, as they would be written in a shell."""
     texts = []
     for command in manifest.commands[:_FIRST]:
-        words = [path, *command.sources] if command.verb == "append" else [*command.sources, path]
+        out = command.out or path
+        words = [out, *command.sources] if command.verb == "append" else [*command.sources, out]
         for flag, value in command.options.items():
             if isinstance(value, dict):
                 value = [f"{name}={text}" for name, text in value.items()]
             values = value if isinstance(value, list) else [value]
             words += [word for each in values for word in ([flag] if each is True else [flag, str(each)])]
         texts.append(shlex.join(["packer", command.verb, *words]))
-    more = len(manifest.commands) - len(texts)
-    return texts + ([f"and {more:,} more: --json shows them"] if more else [])
+    if more := len(manifest.commands) - len(texts):
+        texts.append(f"and {more:,} more: --json shows them")
+    if others := list(dict.fromkeys(command.out for command in manifest.commands if command.out)):
+        texts.append(f"then {path} took over the samples of {first_few(others)}, by packer merge or packer append")
+    return texts
 
 
 def _document(description: Description) -> dict[str, Any]:

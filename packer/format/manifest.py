@@ -154,11 +154,13 @@ class GivenCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         verb: `convert` or `append`.
         sources: as they were given.
         options: those that were given, by their flags: true of a flag alone, a list or an object of several values.
+        out: the dataset that it wrote to, as it was given when this one took over its samples; empty for this one.
     """
 
     verb: str
     sources: tuple[str, ...]
     options: dict[str, Any] = {}
+    out: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -25,6 +25,7 @@ from packer.packing.inputs import (
     input_texts,
     open_source,
     packed_folder,
+    taken_commands,
     usual_options,
     with_usual,
 )
@@ -191,6 +192,7 @@ __all__ = [
     "source_files",
     "split_text",
     "stored_fields",
+    "taken_commands",
     "totals",
     "usual_options",
     "utc_now",

@@ -41,7 +41,8 @@ def commands_of(verb: str, sources: Any, options: ConvertOptions) -> tuple[Given
     if isinstance(sources, PackedSource):
         return sources.base.commands if sources.base else ()
     if (folder := packed_folder(sources)) is not None:
-        return read_manifest(LocalPlace(Path(folder))).commands
+        manifest = read_manifest(LocalPlace(Path(folder)))
+        return taken_commands(manifest, folder) if verb == "append" else manifest.commands
     texts = input_texts(sources)
     if texts is None:
         return ()
@@ -65,6 +66,14 @@ def commands_of(verb: str, sources: Any, options: ConvertOptions) -> tuple[Given
             tuple(_SECRET.sub("", text) if url_in(text) else as_text(text) for text in texts),
             {flag: msgspec.to_builtins(value) for flag, value in given.items() if value} | _given_limits(options),
         ),
+    )
+
+
+def taken_commands(manifest: Manifest, dataset: str | os.PathLike[str]) -> tuple[GivenCommand, ...]:
+    """Return the commands that packed a dataset whose samples another one takes over; each says where it wrote to."""
+    return tuple(
+        command if command.out else msgspec.structs.replace(command, out=as_text(os.fspath(dataset)))
+        for command in manifest.commands
     )
 
 

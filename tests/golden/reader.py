@@ -45,7 +45,7 @@ MANIFEST |= {"more_names?": [FILE | {"samples": int}], "origin": {"*": object}}
 MANIFEST |= {"columns": {"*": {"raw": int, "stored": int, "scale?": [object]}}, "planned_bytes?": (int, None)}
 MANIFEST |= {"stats?": {"*": {"all": FIGURES, "channels?": [FIGURES]}}, "splits?": {"*": [[int]]}, "classes?": [str]}
 MANIFEST |= {"left_out?": (FILE, None), "constants?": (FILE, None), "runs?": {"*": str}, "digest": str}
-MANIFEST |= {"commands?": [{"verb": str, "sources": [str], "options?": {"*": object}}]}
+MANIFEST |= {"commands?": [{"verb": str, "sources": [str], "options?": {"*": object}, "out?": str}]}
 HEADER = {"format": "packed dataset", "version": 1, "fields": [FIELD], "shard": int, "samples": int}
 HEADER |= {"named": bool, "origin": {"*": object}}
 

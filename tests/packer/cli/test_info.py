@@ -137,10 +137,33 @@ def test_json_of_a_folder_whose_name_is_not_utf_8(packer, rows, tmp_path, comman
 
 
 def test_the_commands_that_packed_a_dataset(packer, rows, tmp_path):
-    """As they were given, options by their flags, of all that were merged; of a URL nothing that is secret."""
+    """As they were given, options by their flags; of a URL nothing that is secret."""
     packer("convert", rows.path, tmp_path / "a", "--unwritten", "refuse", "--codec", "none", "--split", "some=0.5")
-    packer("merge", tmp_path / "a", tmp_path / "a", tmp_path / "b")
-    line = f"packer convert {rows.path} {tmp_path / 'b'} --unwritten refuse --codec none --split some=0.5"
-    assert packer("info", tmp_path / "b").stdout.splitlines()[-2:] == [line] * 2
+    line = f"packer convert {rows.path} {tmp_path / 'a'} --unwritten refuse --codec none --split some=0.5"
+    assert packer("info", tmp_path / "a").stdout.splitlines()[-2:] == ["", line]
     (command,) = commands_of("convert", ["x=s3://me:secret@host/b/a.h5?signature=1"], ConvertOptions())
     assert command.sources == ("x=s3://host/b/a.h5",)
+
+
+def test_commands_of_datasets_that_were_merged(packer, rows, tmp_path, monkeypatch):
+    """Each command names the dataset that it wrote to, and the last line what became of these."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "c"):
+        packer("convert", "rows.h5", name, "--workers", 0)
+    packer("append", "b", "rows.h5", "--workers", 0)
+    packer("merge", "a", "b", "ab")
+    packer("merge", "ab", "c", "all")
+    packer("append", "c", "a", "--workers", 0)
+    commands = [
+        "packer convert rows.h5 a",
+        "packer convert rows.h5 b",
+        "packer append b rows.h5",
+        "packer convert rows.h5 c",
+    ]
+    taken = "then all took over the samples of a, b, c, by packer merge or packer append"
+    assert packer("info", "all").stdout.splitlines()[-5:] == [*commands, taken]
+    assert packer("info", "c").stdout.splitlines()[-3:] == [
+        "packer convert rows.h5 c",
+        "packer convert rows.h5 a",
+        "then c took over the samples of a, by packer merge or packer append",
+    ]
