@@ -125,7 +125,7 @@ class Hdf5Writer(Writer):
         ]
         if not is_sparse and (not spec.is_ragged or spec.shape == (None,)):
             return _Rows(file, path, spec, segment.stop - segment.start, segment.origin.options.axis or 0)
-        shapes = self._source.part(segment.start, segment.stop).shapes(name)
+        shapes = self._source.slice(segment.start, segment.stop).shapes(name)
         assert shapes is not None
         if is_sparse:
             return _RaggedRows(file.require_group(group), spec, shapes, values, "indptr")

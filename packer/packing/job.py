@@ -59,9 +59,9 @@ class Job:
     def make(self, number: int, base: tuple[ShardEntry, tuple[Field, ...]] | None = None) -> Make:
         """Return how a shard of the plan is packed; `base` as in `Make`."""
         shard, skip = self.plan.shards[number], self.options.on_error == "skip"
-        part = self.source.part(shard.start, shard.stop)
-        stamps = self.seen.stamps(part.files()) if self.seen and part.has_files_of_parts else None
-        return Make(part, shard, skip, base, stamps=stamps)
+        samples = self.source.slice(shard.start, shard.stop)
+        stamps = self.seen.stamps(samples.files()) if self.seen and samples.has_files_of_slices else None
+        return Make(samples, shard, skip, base, stamps=stamps)
 
     def makes(self, base: Manifest | None = None) -> list[Make]:
         """Return all shards of the plan.
@@ -104,7 +104,7 @@ class Job:
         Raises:
             SourceError: no sample was good, or a file that no task compares has changed since the plan was made.
         """
-        if self.seen and not self.source.has_files_of_parts:
+        if self.seen and not self.source.has_files_of_slices:
             files, _ = source_files(self.source.files())
             if difference := self.files.difference(files) or (files != self.files and UNNAMED_CHANGE):
                 raise SourceError(f"{difference}, while it was packed; run again")

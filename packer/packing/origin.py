@@ -174,7 +174,7 @@ class Conversion(NamedTuple):
         """Yield each shard, the part of its source that it was made from, and the number of its first sample."""
         first = self.first
         for entry, (start, stop) in zip(self.shards, itertools.pairwise(self.edges()), strict=True):
-            yield entry, source.part(start, stop), first
+            yield entry, source.slice(start, stop), first
             first += entry.samples
 
 
@@ -205,7 +205,7 @@ def matching_parts(folder: Path, manifest: Manifest, source: Source) -> list[tup
     ends = list(itertools.accumulate(counts, initial=0))
     if len(source) == ends[-1]:
         return [
-            (conversion, source.part(*span))
+            (conversion, source.slice(*span))
             for conversion, span in zip(all_conversions, itertools.pairwise(ends), strict=True)
         ]
     candidates = [conversion for conversion, count in zip(all_conversions, counts, strict=True) if count == len(source)]

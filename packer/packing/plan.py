@@ -351,8 +351,8 @@ def _read_runs(
     bytes_read = 0
     most_samples = MOST_ROWS if source.names is None else MOST_FILES
     run_samples = max(1, min(run_samples, most_samples // runs))
-    parts = [source.part(start, stop) for start, stop in spread_runs(len(source), runs, run_samples)]
-    for blocks in watcher.watch(call_guarded(_read_arrays, parts, limits), EXAMPLES, len(parts)):
+    slices = [source.slice(start, stop) for start, stop in spread_runs(len(source), runs, run_samples)]
+    for blocks in watcher.watch(call_guarded(_read_arrays, slices, limits), EXAMPLES, len(slices)):
         if isinstance(blocks, SourceError):
             continue  # whether it stops the conversion is decided when it is packed
         for block in blocks:

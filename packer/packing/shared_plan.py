@@ -112,7 +112,7 @@ class SharedPlan(msgspec.Struct, frozen=True):
                 if is_strict:
                     raise differs_error(place, self.files[number].difference(files) or UNNAMED_CHANGE)
                 return None
-            parts[number] = source, seen.stamps(paths) if source.has_files_of_parts else None
+            parts[number] = source, seen.stamps(paths) if source.has_files_of_slices else None
         return parts
 
     def plan(
@@ -182,7 +182,7 @@ def write_plan(change: Change, command: str, note: Note, plan: Plan, listing: st
 
     def write_drafts() -> Iterator[tuple[Path, str]]:
         for shard in plan.shards:
-            source = plan.source.part(shard.start, shard.stop)
+            source = plan.source.slice(shard.start, shard.stop)
             files.append(source_files(source.files())[0])
             yield write_draft(source, shard.number)
         if listing:

@@ -197,7 +197,7 @@ def _check_unchanged(task: ShardTask, rejected: Mapping[int, Rejected]) -> None:
         raise SourceError(reason, path)
     samples: dict[int, Rejected] = {}
     for number in range(len(task.source)):
-        files = [path for path in task.source.part(number, number + 1).files() if path in changed]
+        files = [path for path in task.source.slice(number, number + 1).files() if path in changed]
         if files and number not in rejected:
             samples[number] = Rejected.of(SourceError(changed[files[0]], files[0]), task.source.kind)
     if samples:
@@ -258,7 +258,7 @@ def read_blocks(
     for next_crash, crash in [*sorted((crashing or {}).items()), (len(source), None)]:
         while number < next_crash:
             part_stop = min(next_crash, number + part_size)
-            part = source if (number, part_stop) == (0, len(source)) else source.part(number, part_stop)
+            part = source if (number, part_stop) == (0, len(source)) else source.slice(number, part_stop)
             try:
                 blocks = part.read()
                 while True:
@@ -448,7 +448,7 @@ def _culprit_error(source: Source, start: int, lost: Lost) -> SourceError:
     """Return the error of the sample that a process read alone when it was lost."""
     number = lost.step or 0
     # Any file of the sample may be at fault.
-    names, files = source.names, source.part(number, number + 1).files()
+    names, files = source.names, source.slice(number, number + 1).files()
     sample = f"{start + number:,}" if names is None else repr(names[number])
     return SourceError(f"sample {sample}: {lost.error.reason}", " or ".join(files) or None, number)
 
@@ -464,7 +464,7 @@ def _read_alone(search: tuple[Source, int, int], reporter: Reporter) -> None:
             contextlib.suppress(SourceError),
             reporter.step(number),
         ):  # the error comes up again when the shard is packed
-            nbytes += sum(block_bytes(read_through(block)) for block in source.part(number, number + 1).read())
+            nbytes += sum(block_bytes(read_through(block)) for block in source.slice(number, number + 1).read())
 
 
 def write_shards(tasks: Sequence[ShardTask]) -> list[ShardReport]:

@@ -131,15 +131,15 @@ class Source(ABC):
     #: Arrays that are the same for every sample, by name; a mapping that reads them when they are asked for.
     constants: Mapping[str, NDArray[Any]] = {}
     #: What the manifest keeps of the origin: options and attributes, JSON values or structs of them, no absolute path.
-    #: Parts need none. Samples without names need something in it that tells two sources apart, such as the files and
+    #: Slices need none. Samples without names need something in it that tells two sources apart, such as the files and
     #: how many samples each has: so a dataset knows later which of its samples came from which source.
     origin: Mapping[str, Any] = {}
     #: Numbers of samples with which a shard had better begin, ascending: what lies between two is read as one.
     cuts: NDArray[np.int64] | None = None
-    #: Whether `files` of a part lists hardly any files but its own: then whoever reads the part compares them. Else all
-    #: are compared once more, when all parts were read.
-    has_files_of_parts: bool = True
-    #: Sentences that the plan shows: how names were paired, files skipped, conversions made. Parts need none.
+    #: Whether `files` of a slice lists hardly any files but its own: then who reads the slice compares them. Else all
+    #: are compared once more, when all slices were read.
+    has_files_of_slices: bool = True
+    #: Sentences that the plan shows: how names were paired, files skipped, conversions made. Slices need none.
     remarks: Sequence[str] = ()
 
     @abstractmethod
@@ -151,7 +151,7 @@ class Source(ABC):
         """Return the shape of every sample of a ragged field, (n, axes); None if it is not known before reading."""
 
     @abstractmethod
-    def part(self, start: int, stop: int) -> Source:
+    def slice(self, start: int, stop: int) -> Source:
         """Return the samples start..stop as a source of its own, small to pickle; numbered from 0, same `fields`."""
 
     @abstractmethod
@@ -182,7 +182,7 @@ class DerivedSource(Source):
     def _adopt(self, source: Source) -> None:
         self._source = source
         self.names, self.splits, self.constants = source.names, source.splits, source.constants
-        self.has_files_of_parts = source.has_files_of_parts
+        self.has_files_of_slices = source.has_files_of_slices
         self.cuts = source.cuts
 
     def __len__(self) -> int:
@@ -191,11 +191,11 @@ class DerivedSource(Source):
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return self._source.shapes(field)
 
-    def part(self, start: int, stop: int) -> Self:
-        part = copy(self)
-        part.origin, part.remarks = {}, ()
-        part._adopt(self._source.part(start, stop))
-        return part
+    def slice(self, start: int, stop: int) -> Self:
+        sliced = copy(self)
+        sliced.origin, sliced.remarks = {}, ()
+        sliced._adopt(self._source.slice(start, stop))
+        return sliced
 
     def files(self) -> list[str]:
         return self._source.files()

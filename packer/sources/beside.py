@@ -174,7 +174,7 @@ def in_order(source: Source, numbers: Sequence[int]) -> Source:
 def _between(source: Source, numbers: Sequence[int]) -> tuple[Source, list[int]]:
     """Return what lies between the first and the last of some samples, and their numbers in it."""
     first, stop = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
-    return source.part(first, stop), [number - first for number in numbers]
+    return source.slice(first, stop), [number - first for number in numbers]
 
 
 class ChosenSource(DerivedSource):
@@ -191,7 +191,7 @@ class ChosenSource(DerivedSource):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def part(self, start: int, stop: int) -> ChosenSource:
+    def slice(self, start: int, stop: int) -> ChosenSource:
         return ChosenSource(*_between(self._source, self._numbers[start:stop]))
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
@@ -208,7 +208,7 @@ class ChosenSource(DerivedSource):
         for start, stop in pairwise([0, *ends, len(self)]):
             first = self._numbers[start]
             try:
-                yield from self._source.part(first, first + stop - start).read()
+                yield from self._source.slice(first, first + stop - start).read()
             except SourceError as error:
                 number = None if error.sample is None else start + error.sample
                 raise SourceError(error.reason, error.path, number) from error
@@ -233,12 +233,12 @@ class FilledSource(DerivedSource):
     def __len__(self) -> int:
         return len(self._has_value)
 
-    def part(self, start: int, stop: int) -> Self:
-        part = copy(self)
+    def slice(self, start: int, stop: int) -> Self:
+        sliced = copy(self)
         first, count_ = int(self._has_value[:start].sum()), int(self._has_value[start:stop].sum())
-        part._adopt(self._source.part(first, first + count_))
-        part._has_value, part.remarks, part.origin = self._has_value[start:stop], [], {}
-        return part
+        sliced._adopt(self._source.slice(first, first + count_))
+        sliced._has_value, sliced.remarks, sliced.origin = self._has_value[start:stop], [], {}
+        return sliced
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         shapes = self._source.shapes(field)
@@ -285,10 +285,10 @@ class BesideSource(DerivedSource):
         classes = [origin["classes"] for origin in (source.origin, *beside.values()) if origin.get("classes")]
         self.origin = {**source.origin, **({"classes": classes[0]} if classes else {}), "beside": beside}
 
-    def part(self, start: int, stop: int) -> Self:
-        part = super().part(start, stop)
-        part._sides = [side.part(start, stop) for side in self._sides]
-        return part
+    def slice(self, start: int, stop: int) -> Self:
+        sliced = super().slice(start, stop)
+        sliced._sides = [side.slice(start, stop) for side in self._sides]
+        return sliced
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         for side in self._sides:
@@ -306,8 +306,8 @@ class BesideSource(DerivedSource):
             more: dict[str, list[Any]] = {spec.name: [] for spec in self.fields if spec.name not in block}
             try:
                 for side in self._sides:
-                    for part in side.part(at, stop).read():
-                        for name, values in part.items():
+                    for of_side in side.slice(at, stop).read():
+                        for name, values in of_side.items():
                             more[name].extend(values)
             except SourceError as error:
                 good = min(map(len, more.values()))

@@ -56,10 +56,10 @@ class ClassSource(DerivedSource):
         self.origin = {**self.origin, "classes": self.classes}
         self.remarks = [*self.remarks, f"classes have the numbers of the dataset that has {len(classes):,} of them"]
 
-    def part(self, start: int, stop: int) -> Self:
-        part = super().part(start, stop)
-        part._labels = self._labels[start:stop].copy()
-        return part
+    def slice(self, start: int, stop: int) -> Self:
+        sliced = super().slice(start, stop)
+        sliced._labels = self._labels[start:stop].copy()
+        return sliced
 
     def read(self) -> Iterator[Block]:
         at = 0

@@ -61,7 +61,7 @@ class EncodedSource(DerivedSource):
             images, errors = list[NDArray[Any]](), list[SourceError]()
             for number in numbers:
                 try:
-                    value: Any = next(iter(source.part(number, number + 1).read()))[name][0]
+                    value: Any = next(iter(source.slice(number, number + 1).read()))[name][0]
                     images.append(_decoded(value[0:1][0] if name in self._clips else value, name))
                 except SourceError as error:  # it comes again when the sample is read
                     errors.append(error)

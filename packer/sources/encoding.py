@@ -1,6 +1,6 @@
 """Sources as bytes, for the plan that an array of jobs shares.
 
-    data = encode_source(source.part(0, 1000))
+    data = encode_source(source.slice(0, 1000))
     source = decode_source(data)
 
 The bytes are a list of rows in msgpack, each a value: a list, an array, or an object of a class of `packer.sources`, by

@@ -155,13 +155,13 @@ class EpisodeSource(DerivedSource):
         steps = np.diff(self._bounds)
         return np.column_stack([steps, *(np.full_like(steps, length) for length in spec.shape[1:])])
 
-    def part(self, start: int, stop: int) -> Self:
-        part = copy(self)
-        part.origin, part.remarks = {}, ()
+    def slice(self, start: int, stop: int) -> Self:
+        sliced = copy(self)
+        sliced.origin, sliced.remarks = {}, ()
         bounds = self._bounds[start : stop + 1]
-        part._adopt(self._source.part(int(bounds[0]), int(bounds[-1])))
-        part._bounds = bounds - bounds[0]
-        return part
+        sliced._adopt(self._source.slice(int(bounds[0]), int(bounds[-1])))
+        sliced._bounds = bounds - bounds[0]
+        return sliced
 
     def files(self) -> list[str]:
         return list(dict.fromkeys([*self._source.files(), *self._marked]))
@@ -182,7 +182,7 @@ class EpisodeSource(DerivedSource):
 
         def read(start: int, stop: int) -> NDArray[Any]:
             try:
-                blocks = [block[spec.name] for block in source.part(begin + start, begin + stop).read()]
+                blocks = [block[spec.name] for block in source.slice(begin + start, begin + stop).read()]
             except SourceError as error:
                 raise SourceError(error.reason, error.path, number) from error
             return np.concatenate([np.empty((0, *shape), spec.dtype), *blocks])

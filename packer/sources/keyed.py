@@ -302,10 +302,10 @@ class NamedSource(DerivedSource):
         super().__init__(source)
         self.names = names
 
-    def part(self, start: int, stop: int) -> Self:
-        part = super().part(start, stop)
-        part.names = None if self.names is None else self.names[start:stop]
-        return part
+    def slice(self, start: int, stop: int) -> Self:
+        sliced = super().slice(start, stop)
+        sliced.names = None if self.names is None else self.names[start:stop]
+        return sliced
 
     def read(self) -> Iterator[Block]:
         return self._source.read()

@@ -134,7 +134,7 @@ def leave_out_unreadable(
         errors = list[SourceError]()
         with contextlib.suppress(SourceError):  # of agreeing: then nothing is known
             source = open_as_source(table.keep(of_most))
-            for result in call_guarded(_read_all, [source.part(n, n + 1) for n in range(len(source))], limits):
+            for result in call_guarded(_read_all, [source.slice(n, n + 1) for n in range(len(source))], limits):
                 if not isinstance(result, SourceError):
                     return table
                 errors.append(result)

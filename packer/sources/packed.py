@@ -117,7 +117,7 @@ class PackedSource(Source):
         numbers: numbers of the samples in the dataset, int64 (n,).
         names: their names.
         origin: where the dataset came from.
-        base: the manifest of the dataset when it was opened; parts have none.
+        base: the manifest of the dataset when it was opened; slices have none.
     """
 
     folder: str
@@ -130,7 +130,7 @@ class PackedSource(Source):
     base: Manifest | None = dataclasses.field(init=False, default=None)
     fields: tuple[FieldSpec, ...] = dataclasses.field(init=False)
     kind = "packed"
-    has_files_of_parts = False
+    has_files_of_slices = False
 
     def __post_init__(self) -> None:
         self.fields = tuple(field.spec for _, field in self.columns)
@@ -157,7 +157,7 @@ class PackedSource(Source):
         source.constants, source.base = self.constants, self.base
         return source
 
-    def part(self, start: int, stop: int) -> PackedSource:
+    def slice(self, start: int, stop: int) -> PackedSource:
         names = None if self.names is None else self.names[start:stop]
         return self._with(numbers=self.numbers[start:stop], names=names, origin={})
 
@@ -187,7 +187,7 @@ class PackedSource(Source):
 class _Shards:
     """Shards from which samples are taken; beyond MOST_OPEN, the one that is unused for longest is closed.
 
-    All parts of a source share them: they stay open as long as one of these is there.
+    All slices of a source share them: they stay open as long as one of these is there.
     """
 
     def __init__(self, folder: Path, entries: Sequence[ShardEntry]) -> None:

@@ -70,7 +70,7 @@ class SampleSource(Source):
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return None
 
-    def part(self, start: int, stop: int) -> Source:
+    def slice(self, start: int, stop: int) -> Source:
         return SampleSource(self._items, self.fields, self._start + start, self._start + stop, self._keys)
 
     def files(self) -> list[str]:

@@ -71,7 +71,7 @@ class TableSource(Source):
         return np.append(0, np.asarray(files.ends))[:-1]
 
     @property
-    def has_files_of_parts(self) -> bool:  # type: ignore[override]
+    def has_files_of_slices(self) -> bool:  # type: ignore[override]
         return self.reader.files_in is None
 
     @property
@@ -84,11 +84,11 @@ class TableSource(Source):
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return self.table.shapes(field)
 
-    def part(self, start: int, stop: int) -> TableSource:
+    def slice(self, start: int, stop: int) -> TableSource:
         return self._with(self.table.slice(start, stop))
 
     def take(self, numbers: Numbers) -> TableSource:
-        """Return some of the samples, in the order given, as `part` does."""
+        """Return some of the samples, in the order given, as `slice` does."""
         return self._with(self.table.take(numbers))
 
     def in_order(self, numbers: Numbers) -> TableSource:

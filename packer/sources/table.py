@@ -409,24 +409,24 @@ class Rows(Sequence[Row]):
                 yield Row(paths, {}, {}, numbers, layouts[layout_of[at]])
 
 
-def _joined(parts: Sequence[Files], counts: Sequence[int]) -> Files:
+def _joined(columns: Sequence[Files], counts: Sequence[int]) -> Files:
     """Return the files of one input of several tables, which have so many samples."""
-    folder, lists = parts[0].folder, [part.files for part in parts]
-    if any(part.folder != folder for part in parts):
-        folder, lists = "", [[join(part.folder, file) for file in part.files] for part in parts]
-    files = [file for of_part in lists for file in of_part]
+    folder, lists = columns[0].folder, [one.files for one in columns]
+    if any(one.folder != folder for one in columns):
+        folder, lists = "", [[join(one.folder, file) for file in one.files] for one in columns]
+    files = [file for of_one in lists for file in of_one]
     more: dict[str, Any] = {}
-    if parts[0].roots is not None:
-        more["roots"] = [root for part in parts for root in part.roots or ()]
-    if parts[0].spans is not None:
-        more["spans"] = np.concatenate([part.spans for part in parts if part.spans is not None])
-    if parts[0].ends is not None:
+    if columns[0].roots is not None:
+        more["roots"] = [root for one in columns for root in one.roots or ()]
+    if columns[0].spans is not None:
+        more["spans"] = np.concatenate([one.spans for one in columns if one.spans is not None])
+    if columns[0].ends is not None:
         befores = np.cumsum([0, *counts[:-1]]).tolist()
-        ends = [part.ends + before for part, before in zip(parts, befores, strict=True) if part.ends is not None]
-        firsts = [np.zeros(len(part.files), np.int64) if part.firsts is None else part.firsts for part in parts]
+        ends = [one.ends + before for one, before in zip(columns, befores, strict=True) if one.ends is not None]
+        firsts = [np.zeros(len(one.files), np.int64) if one.firsts is None else one.firsts for one in columns]
         return Files(folder, files, None, np.concatenate(ends), np.concatenate(firsts), **more)
-    if all(part.bounds is None for part in parts):
+    if all(one.bounds is None for one in columns):
         return Files(folder, files, **more)
-    counted = zip(parts, counts, strict=True)
-    of_each = [np.ones(count) if part.bounds is None else np.diff(part.bounds) for part, count in counted]
+    counted = zip(columns, counts, strict=True)
+    of_each = [np.ones(count) if one.bounds is None else np.diff(one.bounds) for one, count in counted]
     return Files(folder, files, bounds_of(np.concatenate(of_each)), **more)

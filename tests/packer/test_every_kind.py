@@ -153,12 +153,12 @@ def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pyt
     cut = len(source) // 2
     ends = (0, cut), (cut, len(source))
     for carried in (lambda part: pickle.loads(pickle.dumps(part)), lambda part: decode_source(encode_source(part))):
-        first, second = (values(samples(carried(source.part(*span)))) for span in ends)
+        first, second = (values(samples(carried(source.slice(*span)))) for span in ends)
         assert {name: first[name] + second[name] for name in first} == values(held)
-    assert len(pickle.dumps(source.part(0, 1))) < 6000  # nothing of the others
+    assert len(pickle.dumps(source.slice(0, 1))) < 6000  # nothing of the others
     # Parts of parts count from the start of their own.
-    inner = source.part(1, len(source)).part(len(source) - 2, len(source) - 1)
-    last = source.part(len(source) - 1, len(source))
+    inner = source.slice(1, len(source)).slice(len(source) - 2, len(source) - 1)
+    last = source.slice(len(source) - 1, len(source))
     assert values(samples(inner)) == {name: of_field[-1:] for name, of_field in values(samples(source)).items()}
     assert (inner.names and list(inner.names), inner.files()) == (last.names and list(last.names), last.files())
     assert values(samples(open_packed(made.path))) == values(held)

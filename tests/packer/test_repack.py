@@ -104,7 +104,7 @@ def test_damage_is_not_packed_anew(tmp_path, seed):
     entry = manifests.read(tmp_path / "d").shards[0]
     path = tmp_path / "d" / entry.file
     data = bytearray(path.read_bytes())
-    raw = open_packed(tmp_path / "d").part(0, 3).read()
+    raw = open_packed(tmp_path / "d").slice(0, 3).read()
     data[data.index(next(raw)["raw"][1].tobytes()) + 1] ^= 16
     raw.close()
     path.write_bytes(data)
@@ -143,8 +143,8 @@ def test_parts_are_small_and_give_their_samples(tmp_path):
     """A part pickles without the others' names and order, and its blocks are those samples."""
     write(tmp_path / "d", 60)
     source = open_packed(tmp_path / "d", seed=5)
-    part = pickle.loads(pickle.dumps(source.part(20, 33)))
-    assert len(pickle.dumps(source.part(0, 1))) < len(pickle.dumps(source)) - 400
+    part = pickle.loads(pickle.dumps(source.slice(20, 33)))
+    assert len(pickle.dumps(source.slice(0, 1))) < len(pickle.dumps(source)) - 400
     whole = [value for block in source.read() for value in block["raw"].tolist()]
     found = [value for block in part.read() for value in block["raw"].tolist()]
     assert found == whole[20:33]

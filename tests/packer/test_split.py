@@ -298,7 +298,7 @@ class Known(SampleSource):
     names = ("a", "b", "c")
     splits = {"train": ["c", "a", "gone"], "empty": []}  # noqa: RUF012
 
-    def part(self, start, stop):
+    def slice(self, start, stop):
         return self
 
 

@@ -75,10 +75,10 @@ class DownscaledSource(DerivedSource):
         return shapes // np.array([self._factor, self._factor, 1]) if field == FIELD else shapes
 
     def take(self, numbers: Sequence[int]) -> DownscaledSource:
-        """Return some of the samples, as `part` does."""
-        part = copy(self)
-        part._adopt(self._source.take(numbers))
-        return part
+        """Return some of the samples, as `slice` does."""
+        sliced = copy(self)
+        sliced._adopt(self._source.take(numbers))
+        return sliced
 
     def read(self) -> Iterator[Block]:
         for block in self._source.read():
@@ -207,7 +207,7 @@ class PatchSource(DerivedSource):
         #: Image, row and column of every patch, (n, 3).
         self._patches = np.array(patches, np.int64)
         self.names = [f"{self._image_names[image]}_{row}_{column}" for image, row, column in patches]
-        #: Reason and path of images that could not be read; parts share it, so that no patch reads one again.
+        #: Reason and path of images that could not be read; slices share it, so that no patch reads one again.
         self._bad: dict[str, tuple[str, str | None]] = {}
         self.fields = tuple(
             FieldSpec(name=s.name, dtype=s.dtype, kind="image", shape=(size // scales[s.name],) * 2 + s.shape[2:])
@@ -224,13 +224,13 @@ class PatchSource(DerivedSource):
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return None
 
-    def part(self, start: int, stop: int) -> Self:
+    def slice(self, start: int, stop: int) -> Self:
         patches = self._patches[start:stop]
         first, last = (int(patches[0, 0]), int(patches[-1, 0]) + 1) if len(patches) else (0, 0)
-        part = super().part(first, last)
-        part.names = self.names[start:stop]
-        part._patches = patches - np.array([first, 0, 0])
-        return part
+        sliced = super().slice(first, last)
+        sliced.names = self.names[start:stop]
+        sliced._patches = patches - np.array([first, 0, 0])
+        return sliced
 
     def read(self) -> Iterator[Block]:
         # The number of the first patch of every image, and the number after the last patch.

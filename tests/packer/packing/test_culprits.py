@@ -72,7 +72,7 @@ class Traps(Source):
     def shapes(self, field):
         return None
 
-    def part(self, start, stop):
+    def slice(self, start, stop):
         return Traps(self.traps, self.start + start, self.start + stop)
 
     def files(self):
@@ -97,7 +97,7 @@ class Named(Traps):
     def names(self):
         return [f"n{number}" for number in range(self.start, self.stop)]
 
-    def part(self, start, stop):
+    def slice(self, start, stop):
         return Named(self.traps, self.start + start, self.start + stop)
 
     def files(self):
@@ -167,13 +167,13 @@ def test_a_shard_is_packed_once_more_for_all_its_culprits(tmp_path):
 def test_many_bad_samples_take_time_in_proportion(tmp_path, monkeypatch):
     """What is read on after each is a short part of the source, not all the rest of it."""
     lengths = []
-    part = Traps.part
+    take = Traps.slice
 
     def counted(source, start, stop):
         lengths.append(stop - start)
-        return part(source, start, stop)
+        return take(source, start, stop)
 
-    monkeypatch.setattr(Traps, "part", counted)
+    monkeypatch.setattr(Traps, "slice", counted)
     traps = dict.fromkeys(range(0, 20_000, 20), refuse)
     report = convert(Traps(traps, 0, 20_000), tmp_path / "out", OPTIONS, on_error="skip", workers=0)
     assert report.samples == 19_000

@@ -69,7 +69,7 @@ def test_looking_does_not_judge_text():
     """Text that cannot be stored is an error where it is packed, with its place."""
 
     class Raw(SampleSource):
-        def part(self, start, stop):
+        def slice(self, start, stop):
             return self
 
         def read(self):

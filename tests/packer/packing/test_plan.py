@@ -47,7 +47,7 @@ class Rows(Source):
     def shapes(self, field: str) -> None:
         return None
 
-    def part(self, start: int, stop: int) -> Rows:
+    def slice(self, start: int, stop: int) -> Rows:
         return Rows(stop - start)
 
     def files(self) -> list[str]:
@@ -96,7 +96,7 @@ class Clouds(Source):
     def shapes(self, field: str) -> Any:
         return np.array([[n, 3] for n in self.points], np.int64).reshape(-1, 2) if field == "xyz" else None
 
-    def part(self, start: int, stop: int) -> Source:
+    def slice(self, start: int, stop: int) -> Source:
         return Clouds(self.points[start:stop])
 
     def read(self) -> Iterator[Block]:
@@ -271,7 +271,7 @@ def test_the_files_have_the_planned_sizes(tmp_path: Path, shard_size: int | None
             "map_limit": shard.map_size,
         }
         with ShardWriter(path, shard.number, plan.fields, **options) as writer:
-            (block,) = source.part(shard.start, shard.stop).read()
+            (block,) = source.slice(shard.start, shard.stop).read()
             part = source.names[shard.start : shard.stop] if source.names is not None else None
             writer.add(block, shard.stop - shard.start, part)
         assert path.stat().st_size == shard.file_bytes

@@ -64,7 +64,7 @@ def test_a_missing_file_may_be_an_empty_value(yolo: dict[str, Path], tmp_path: P
     lengths = [len(boxes) for block in source.read() for boxes in block["boxes"]]
     assert lengths == ([1, 0, 1, 1, 0] if same else [0, 0, 4, 1, 0])
     assert lengths == source.shapes("boxes")[:, 0].tolist()
-    assert lengths[1:4] == [len(boxes) for block in source.part(1, 4).read() for boxes in block["boxes"]]
+    assert lengths[1:4] == [len(boxes) for block in source.slice(1, 4).read() for boxes in block["boxes"]]
     packed = PackedDataset(convert(yolo, tmp_path / "out", ConvertOptions(source=options, workers=0)).path)
     assert packed["a/2"]["boxes"].shape == (0, 5)
     (yolo["image"] / "a/4.png").unlink()

@@ -47,6 +47,6 @@ def test_shapes_and_blocks_are_those_of_a_ragged_field():
     samples = SampleSource([{"x": np.full((2, 3), n)} for n in range(4)])
     fitted = FittedSource(samples, [FieldSpec(name="x", dtype="int64", shape=(None, 3))])
     assert fitted.shapes("x").tolist() == [[2, 3]] * 4
-    blocks = [block["x"] for block in fitted.part(1, 3).read()]
+    blocks = [block["x"] for block in fitted.slice(1, 3).read()]
     assert not [block for block in blocks if not isinstance(block, list)]
     assert [array.tolist() for block in blocks for array in block] == [[[n] * 3] * 2 for n in (1, 2)]

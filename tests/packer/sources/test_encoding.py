@@ -39,7 +39,7 @@ def test_what_samples_share_is_there_once(tmp_path: Path) -> None:
     for number in range(200):
         Image.fromarray(np.zeros((4, number % 7 + 1), np.uint8)).save(tmp_path / f"{number:03}.png")
     source = open_sources([str(tmp_path)])
-    each = (len(encode_source(source)) - len(encode_source(source.part(0, 100)))) / 100
+    each = (len(encode_source(source)) - len(encode_source(source.slice(0, 100)))) / 100
     assert each < len("001") + len("001.png") + 8 + 4  # two of int32, and two heads of texts
 
 
@@ -51,7 +51,7 @@ def test_captions_of_a_part_are_its_own(tmp_path: Path) -> None:
         Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / f"images/{number:03}.png")
         (tmp_path / f"texts/{number:03}.txt").write_text("a")
     source = open_sources([f"image={tmp_path}/images", f"caption={tmp_path}/texts"])
-    few, many = (len(encode_source(source.part(0, count))) for count in (10, 110))
+    few, many = (len(encode_source(source.slice(0, count))) for count in (10, 110))
     assert (many - few) / 100 < len("001") + len("001.png") + len("001.txt") + 12
     assert few < 4000
 

@@ -175,7 +175,7 @@ def test_parts_give_every_row_once(tmp_path_factory: Any, steps: list[int], data
         [write(folder / "rows.npz", {"x": x, "ends": np.cumsum(steps)})], SourceOptions(samples="episodes:ends")
     )
     cuts = sorted({0, *data.draw(st.lists(st.integers(1, len(steps)), max_size=3)), len(steps)})
-    found = [episode for ends in itertools.pairwise(cuts) for episode in read_each(source.part(*ends))["x"]]
+    found = [episode for ends in itertools.pairwise(cuts) for episode in read_each(source.slice(*ends))["x"]]
     assert [episode.tolist() for episode in found] == [some.tolist() for some in np.split(x, np.cumsum(steps)[:-1])]
 
 
@@ -228,5 +228,5 @@ def test_an_episode_larger_than_a_sample_is_several(tmp_path: Path, monkeypatch:
     source = open_sources([str(tmp_path)], SourceOptions(samples="episodes"))
     assert source.shapes("t2m")[:, 0].tolist() == [30, 30, 30]
     assert "they are 3 episodes of 30 to 30 rows, and no window lies in two" in source.remarks[-1]
-    found = read_each(source.part(1, 3))["t2m"]
+    found = read_each(source.slice(1, 3))["t2m"]
     assert np.array_equal(np.stack(found), values.reshape(3, 30, 2, 4)[1:])

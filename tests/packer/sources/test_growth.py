@@ -192,7 +192,7 @@ def test_rows_that_were_never_written_are_planned_and_read_in_bounded_memory(tmp
     try:
         source = open_sources([str(tmp_path / "x.h5")])
         plan = make_plan(source, "auto", None)
-        blocks = [np.shape(block["x"])[0] for block in source.part(2**32 - 2**24, 2**32).read()]
+        blocks = [np.shape(block["x"])[0] for block in source.slice(2**32 - 2**24, 2**32).read()]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -43,7 +43,7 @@ def test_rows_go_to_the_samples_that_they_name(folder: Path, form: str) -> None:
     text = "id,label,n\n" + "".join(f"{form.format(name)},{name * 2},{n}\n" for n, name in enumerate("cab"))
     source = opened(folder, text, *BESIDE)
     assert source.names == ["a", "b", "c"]
-    found = read_each(source.part(1, 3))
+    found = read_each(source.slice(1, 3))
     assert (found["label"], [int(n) for n in found["n"]]) == (["bb", "cc"], [2, 0])
     assert np.array_equal(found["image"][0], picture(4, 5, seed=1))
 
@@ -99,7 +99,7 @@ def test_what_a_column_names_is_the_field(folder: Path) -> None:
     options = {"files": ("image",), "root": str(folder / "images"), "columns": ("points=p_*:float32:2,2",)}
     source = opened(folder, text, **options)
     assert source.names is None
-    found = read_each(source.part(1, 5))
+    found = read_each(source.slice(1, 5))
     for value, seed in zip(found["image"], [0, 1, 2, 0], strict=True):
         assert np.array_equal(value, picture(4, 5, seed=seed))
     assert found["points"][1].tolist() == [[1, 2.5], [3, 4]]

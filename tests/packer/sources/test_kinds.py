@@ -108,9 +108,9 @@ def test_a_file_that_holds_many_samples(tmp_path: Path, added: Callable[[Kind], 
     assert [error.reason for error in errors] == ["b is bad"]
     assert source.names == ["1/a", "1/c", "2/a"]
     assert source.shapes("x").tolist() == [[2], [1], [3]]
-    assert [x.tolist() for x in read_each(source.part(1, 3))["x"]] == [[3], [4, 5, 6]]
+    assert [x.tolist() for x in read_each(source.slice(1, 3))["x"]] == [[3], [4, 5, 6]]
     assert [x.tolist() for x in read_each(source.take([2, 0]))["x"]] == [[4, 5, 6], [1, 2]]
-    assert source.part(2, 3).files() == [str(tmp_path / "2.lines")]
+    assert source.slice(2, 3).files() == [str(tmp_path / "2.lines")]
 
 
 def look_at_rows(row: Row, options: SourceOptions) -> Header:
@@ -137,14 +137,14 @@ def test_a_file_whose_rows_are_the_samples(tmp_path: Path, added: Callable[[Kind
     source: Any = open_sources([str(tmp_path)])
     assert (len(source), source.names) == (12, None)
     for start, stop in ((0, 12), (2, 11), (3, 10), (4, 5), (5, 5)):
-        assert np.array([*read_each(source.part(start, stop))["x"]]).tolist() == rows[start:stop].tolist()
+        assert np.array([*read_each(source.slice(start, stop))["x"]]).tolist() == rows[start:stop].tolist()
     assert np.array(read_each(source.take([11, 3, 4, 5, 0]))["x"]).tolist() == [11, 3, 4, 5, 0]
-    assert source.part(4, 9).part(1, 3).files() == [str(tmp_path / "2.rows")]
+    assert source.slice(4, 9).slice(1, 3).files() == [str(tmp_path / "2.rows")]
     rows[8] = -1
     with (tmp_path / "2.rows").open("wb") as file:
         np.save(file, rows[3:10])
     with pytest.raises(SourceError, match=r"2\.rows: is below 0") as caught:
-        list(source.part(2, 12).read())
+        list(source.slice(2, 12).read())
     assert caught.value.sample == 6
     report = convert(f"{tmp_path}/*.rows", tmp_path / "out", on_error="skip", workers=0)
     assert (report.samples, len(report.rejected)) == (11, 1)

@@ -45,7 +45,7 @@ def test_folders_are_classes_as_in_torchvision(animals):
     assert source.fields[-1] == FieldSpec(name="label", dtype="int64")
     wanted = {"Dog/a": 0, "ant/b": 1, "ant/small/x": 1, "cat/9": 2, "cat/10": 2}
     assert labels_of(source) == wanted
-    part = pickle.loads(pickle.dumps(source.part(1, 4)))
+    part = pickle.loads(pickle.dumps(source.slice(1, 4)))
     assert labels_of(part) == {name: wanted[name] for name in source.names[1:4]}
     assert any("3 classes: Dog, ant, cat" in note for note in source.remarks)
 

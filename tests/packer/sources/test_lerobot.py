@@ -32,7 +32,7 @@ def test_episodes_are_samples(tmp_path: Path, version: str) -> None:
     source = open_sources([str(folder)])
     assert source.names == [f"d/episode_{n:06d}" for n in range(3)]
     assert source.splits == {"train": ["d/episode_000000", "d/episode_000001"]}
-    found = [read_each(source.part(n, n + 1)) for n in (2, 0, 1)]
+    found = [read_each(source.slice(n, n + 1)) for n in (2, 0, 1)]
     for episode, values in zip((2, 0, 1), found, strict=True):
         for name, expected in steps(episode).items():
             assert values[name][0].dtype == expected.dtype

@@ -75,7 +75,7 @@ def test_volumes_are_those_of_nibabel(tmp_path_factory, kind, shape, scale, two,
         return
     source = open_sources([str(folder)])
     assert source.names == ["a", "b"]
-    part = source.part(1, 2)
+    part = source.slice(1, 2)
     assert part.files() == source.files()[1:] == paths[1:]
     found = read_each(part)
     expected = nibabel.load(paths[1])
@@ -301,7 +301,7 @@ def test_a_task_carries_100_bytes_a_sample(tmp_path: Path) -> None:
         for number in range(30):
             os.link(tmp_path / "first.nii", tmp_path / field / f"{number}.nii")
     source = open_sources([f"{field}={tmp_path / field}" for field in ("image", "label")])
-    few, many = (len(pickle.dumps(source.part(start, 30))) for start in (25, 5))
+    few, many = (len(pickle.dumps(source.slice(start, 30))) for start in (25, 5))
     assert (many - few) / 20 <= 100
 
 

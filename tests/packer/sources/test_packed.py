@@ -36,5 +36,5 @@ def test_few_shards_are_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(packed, "Shard", counted)
     source = open_packed(tmp_path / "d", seed=4)
     for start in range(0, 120, 12):  # as the shards of a repack take them
-        list(source.part(start, start + 12).read())
+        list(source.slice(start, start + 12).read())
     assert len(opened) == 10

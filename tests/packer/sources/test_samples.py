@@ -91,7 +91,7 @@ def test_few_samples_are_looked_at():
 def test_parts():
     """A part holds its samples alone, numbered from 0, keeps the schema, and pickles."""
     source = SampleSource([{"a": np.zeros(n)} for n in range(9)])
-    part = pickle.loads(pickle.dumps(source.part(2, 8).part(1, 3)))
+    part = pickle.loads(pickle.dumps(source.slice(2, 8).slice(1, 3)))
     assert len(part) == 2
     assert part.fields == source.fields
     assert [len(value) for value in values(part, "a")] == [3, 4]
@@ -117,7 +117,7 @@ def test_samples_that_do_not_fit(bad, words):
     """A sample that does not fit the schema is an error with its number within the part."""
     good = {"a": np.zeros(2, np.float32)}
     source = SampleSource([good] * 5 + [bad], [FieldSpec(name="a", dtype="float32", shape=(2,))])
-    blocks = source.part(3, 6).read()
+    blocks = source.slice(3, 6).read()
     assert len([next(blocks), next(blocks)]) == 2
     with pytest.raises(SourceError, match=f"sample 5.*{words}") as caught:
         next(blocks)
@@ -153,7 +153,7 @@ def test_bad_samples_are_passed_over_by_the_look():
     with pytest.raises(SourceError, match="sample 0: field 't'") as caught:
         next(source.read())
     assert caught.value.sample == 0
-    assert values(source.part(1, 2), "t") == ["a"]
+    assert values(source.slice(1, 2), "t") == ["a"]
 
 
 def test_the_order_of_fields_is_that_of_the_first_sample():
@@ -197,7 +197,7 @@ def test_tuples_become_fields_by_the_names_given(tmp_path):
         SampleSource(items)
     with pytest.raises(SourceError, match="sample 0 has 3 values, but names are image, label; give a name for each"):
         SampleSource(items, keys=("image", "label"))
-    part = SampleSource(items, keys=("image", "label", "text")).part(1, 4).part(1, 3)
+    part = SampleSource(items, keys=("image", "label", "text")).slice(1, 4).slice(1, 3)
     assert [int(label) for label in values(part, "label")] == [2, 3]
 
 

@@ -60,7 +60,7 @@ def written(path: Path, table: pa.Table = TABLE) -> str:
 def rows(path: object, start: int = 0, stop: int | None = None, **options: Any) -> dict[str, list[Any]]:
     """Return the rows of a table as lists."""
     source = open_sources([str(path)], SourceOptions(**options))
-    each = read_each(source.part(start, len(source) if stop is None else stop))
+    each = read_each(source.slice(start, len(source) if stop is None else stop))
     return {n: [v.tolist() if hasattr(v, "tolist") else v for v in values] for n, values in each.items()}
 
 

@@ -53,7 +53,7 @@ def test_pictures_of_hugging_face_and_plain_ones_are_images(tmp_path: Path) -> N
     assert (fields["image"].shape, fields["gray"].shape) == ((None, None, 3), (8, 9, 1))
     assert fields["image"].codec[0]["id"] == "jpeg"
     assert report.manifest.classes == ("cat", "dog")
-    each = read_each(open_sources([path]).part(2, 7))
+    each = read_each(open_sources([path]).slice(2, 7))
     for n in range(2, 7):
         assert np.array_equal(each["image"][n - 2], decoded(jpegs[n]))
         assert np.array_equal(each["gray"][n - 2], decoded(pngs[n]))
@@ -80,6 +80,6 @@ def test_binary_values_that_do_not_begin_as_images_need_a_word(tmp_path: Path) -
     with pytest.raises(SourceError, match=r"column p is binary, and its first value is no image: it .*; --encoded p"):
         open_sources([path])
     source = open_sources([path], SourceOptions(encoded=("p",)))
-    assert read_each(source.part(1, 2))["p"][0].shape == (8, 8, 3)
+    assert read_each(source.slice(1, 2))["p"][0].shape == (8, 8, 3)
     with pytest.raises(SourceError, match="row 0: is no image"):
         read_each(source)

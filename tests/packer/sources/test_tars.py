@@ -82,7 +82,7 @@ def test_each_kind_of_member_is_a_field(tmp_path: Path) -> None:
     path = write(tmp_path / "in/shard-000.tar", files)
     source = open_sources([path])
     assert source.names == list(samples)
-    found = read_each(source.part(1, 5))
+    found = read_each(source.slice(1, 5))
     for number, (key, of_sample) in enumerate(list(samples.items())[1:]):
         sample = {name: found[name][number] for name in found}
         assert np.array_equal(sample["image"], np.asarray(Image.open(io.BytesIO(files[f"{key}.jpg"]))))

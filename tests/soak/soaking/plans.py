@@ -44,7 +44,7 @@ class RandomSource(Source):
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return self._shapes[field]
 
-    def part(self, start: int, stop: int) -> Source:
+    def slice(self, start: int, stop: int) -> Source:
         part = copy(self)
         part._shapes = {name: shapes[start:stop] for name, shapes in self._shapes.items()}
         part.names = self.names and self.names[start:stop]

@@ -41,7 +41,7 @@ def test_a_folder_of_arrays(tmp_path):
         ("y", "int64", ()),
     ]
     assert (source.kind, source.names, len(source), source.files()) == ("npy", None, 10, paths)
-    values = read_joined(source.part(2, 9).part(1, 4))
+    values = read_joined(source.slice(2, 9).slice(1, 4))
     np.testing.assert_array_equal(values["x"], X[3:6])
     np.testing.assert_array_equal(values["y"], Y[3:6])
 
@@ -79,7 +79,7 @@ def test_members_of_an_npz(tmp_path, savez, monkeypatch):
     assert source.remarks == ["skipped: /readme.txt is no array"]
     assert len(list(source.read())) > 3
     for start, stop in ((0, 10), (4, 9)):
-        values = read_joined(source.part(start, stop))
+        values = read_joined(source.slice(start, stop))
         for name, array in {"x": X, "y": Y, "f": X[:, 0], "big": Y.astype("u2")}.items():
             np.testing.assert_array_equal(values[name], array[start:stop])
             assert values[name].dtype == array.dtype.newbyteorder("=")
@@ -216,7 +216,7 @@ def test_structured_arrays_are_fields_by_member(tmp_path, saver):
     saver(path, rows)
     source = open_sources([str(path)])
     assert [spec.name for spec in source.fields] == ["rows.xyz", "rows.name", "rows.tag", "rows.in.u", "rows.in.v"]
-    values = read_joined(source.part(1, 4))
+    values = read_joined(source.slice(1, 4))
     np.testing.assert_array_equal(values["rows.xyz"], rows["xyz"][1:4])
     np.testing.assert_array_equal(values["rows.in.u"], [1, 2, 3])
     assert list(values["rows.name"]) == ["", "日本", "b"]
@@ -350,7 +350,7 @@ def test_numbered_files_are_parts_or_fields_and_the_user_says_which(tmp_path):
     source = open_npy({"part": f"{tmp_path}/part*.npy"})
     joined = np.concatenate([X + 1, X + 2, X + 10])
     np.testing.assert_array_equal(read_joined(source)["part"], joined)
-    np.testing.assert_array_equal(read_joined(source.part(8, 23))["part"], joined[8:23])
+    np.testing.assert_array_equal(read_joined(source.slice(8, 23))["part"], joined[8:23])
     fields = open_npy({path.stem: str(path) for path in sorted(tmp_path.iterdir())})
     assert ([spec.name for spec in fields.fields], len(fields)) == (["part01", "part02", "part10"], 10)
 

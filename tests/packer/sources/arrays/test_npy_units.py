@@ -68,7 +68,7 @@ def test_a_file_is_a_sample(tmp_path, episodes, monkeypatch):
     np.testing.assert_array_equal(source.shapes("action"), [(5, 2), (3, 2), (1, 2)])
     for nbytes in (npy.BLOCK_BYTES, 200, 10):
         monkeypatch.setattr(npy, "BLOCK_BYTES", nbytes)
-        values = read_each(pickle.loads(pickle.dumps(source.part(0, 3).part(1, 3))))
+        values = read_each(pickle.loads(pickle.dumps(source.slice(0, 3).slice(1, 3))))
         for number, name in enumerate(("ep_10", "ep_11")):
             for field, array in episodes[name].items():
                 np.testing.assert_array_equal(values[field][number], array)

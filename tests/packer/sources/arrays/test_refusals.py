@@ -209,13 +209,13 @@ def test_a_corrupt_chunk_names_the_first_bad_sample(tmp_path: Path) -> None:
         data = file.create_dataset("x", data=array, chunks=(10, 20), fletcher32=True)
         where = data.id.get_chunk_info(50).byte_offset
     flip(path, where + 3)
-    source = open_hdf5(str(path)).part(100, 1000)
+    source = open_hdf5(str(path)).slice(100, 1000)
     good = []
     with pytest.raises(SourceError, match="reading rows") as caught:
         good.extend(np.asarray(block["x"]) for block in source.read())
     assert caught.value.sample == 400
     assert np.array_equal(np.concatenate(good), array[100:500])
-    rest = np.concatenate([np.asarray(block["x"]) for block in source.part(410, 900).read()])
+    rest = np.concatenate([np.asarray(block["x"]) for block in source.slice(410, 900).read()])
     assert np.array_equal(rest, array[510:])
 
 

@@ -85,7 +85,7 @@ def test_any_array_in_any_layout_comes_out(tmp_path: Path, data: st.DataObject) 
     same(everything(source)["x"], expected)
     start = data.draw(st.integers(0, len(source)))
     stop = data.draw(st.integers(start, len(source)))
-    part = pickle.loads(pickle.dumps(source.part(start, stop)))
+    part = pickle.loads(pickle.dumps(source.slice(start, stop)))
     assert len(part) == stop - start
     same(everything(part)["x"], expected[start:stop])
 
@@ -132,8 +132,8 @@ def test_several_files_are_one_dataset(tmp_path: Path) -> None:
     for path in (str(tmp_path / "train_*.h5"), str(tmp_path)):
         source = open_hdf5(path)
         assert everything(source)["x"][:, 0].tolist() == [1] * 5 + [2] * 5 + [10] * 5
-        assert everything(source.part(4, 11))["x"][:, 0].tolist() == [1] + [2] * 5 + [10]
-        assert source.part(4, 11).part(1, 3).files() == [str(tmp_path / "train_2.h5")]
+        assert everything(source.slice(4, 11))["x"][:, 0].tolist() == [1] + [2] * 5 + [10]
+        assert source.slice(4, 11).slice(1, 3).files() == [str(tmp_path / "train_2.h5")]
         assert len(source.files()) == 3
 
 

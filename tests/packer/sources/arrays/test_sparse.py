@@ -69,7 +69,7 @@ def test_rows_are_read_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.M
     counts = np.random.default_rng(0).integers(0, 3, (50, GENES)).tolist()
     source = open_hdf5(write(tmp_path / "a.h5", counts), sparse=["/X"], skip=["var"])
     for start, stop in ((0, 50), (13, 31)):
-        blocks = list(source.part(start, stop).read())
+        blocks = list(source.slice(start, stop).read())
         assert len(blocks) > 1
         found = [row for block in blocks for row in block["X.data"]]
         for row, expected in zip(found, counts[start:stop], strict=True):

@@ -60,7 +60,7 @@ def test_parts_pickle_and_read_late(tmp_path: Path) -> None:
     write(tmp_path / "b.h5", 3, "data")
     source = open_hdf5(str(tmp_path / "*.h5"), samples="groups:/data", pick={"y": "label", "p": "/deep/xyz"})
     assert source.names == [f"{file}/data/s{n}" for file in "ab" for n in range(3)]
-    part = pickle.loads(pickle.dumps(source.part(2, 5)))
+    part = pickle.loads(pickle.dumps(source.slice(2, 5)))
     assert part.names == ["a/data/s2", "b/data/s0", "b/data/s1"]
     assert part.shapes("p").tolist() == [[3, 3], [1, 3], [2, 3]]
     assert [label for block in part.read() for label in block["y"].tolist()] == [2, 0, 1]
@@ -99,7 +99,7 @@ def test_a_damaged_sample_is_numbered(tmp_path: Path) -> None:
         blocks.extend(source.read())
     assert caught.value.sample == 2
     assert sum(len(block["x"]) for block in blocks) == 2
-    assert sum(len(block["x"]) for block in source.part(3, 5).read()) == 2
+    assert sum(len(block["x"]) for block in source.slice(3, 5).read()) == 2
 
 
 def test_wrong_requests_are_usage_errors(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_rows_in_any_chunks(
     first = (CHUNKS[chunks].get("shards") or CHUNKS[chunks]["chunks"])[axis]
     assert len(reads) == -(-X.shape[axis] // first)
     half = len(expected) // 2
-    np.testing.assert_array_equal(read_joined(source.part(1, half + 1))["g.x"], expected[1 : half + 1])
+    np.testing.assert_array_equal(read_joined(source.slice(1, half + 1))["g.x"], expected[1 : half + 1])
 
 
 def test_an_array_that_declares_far_too_much_is_refused_at_once(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_text_of_any_length_is_text(tmp_path: Path, version: int) -> None:
     group.create_array("t", shape=(4,), dtype="str", chunks=(2,))[:] = texts
     group.create_array("u", data=np.array(["é", "", "b", "c"]))
     source = open_sources([str(tmp_path / "a.zarr")])
-    (block,) = source.part(1, 4).read()
+    (block,) = source.slice(1, 4).read()
     assert (block["t"], block["u"]) == (texts[1:], ["", "b", "c"])
     convert(str(tmp_path / "a.zarr"), tmp_path / "out", workers=0)
     assert PackedDataset(tmp_path / "out")[:]["t"] == texts

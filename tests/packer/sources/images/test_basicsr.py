@@ -160,7 +160,7 @@ def test_images_of_text_recognition_come_with_their_texts(words, tmp_path):
         ("image", "image", (4, None, 3)),
         ("label", "text", (None,)),
     ]
-    for part, texts in ((source, ["Haus", "Tür", "\u4e2d\u6587"]), (source.part(1, 3), ["Tür", "\u4e2d\u6587"])):
+    for part, texts in ((source, ["Haus", "Tür", "\u4e2d\u6587"]), (source.slice(1, 3), ["Tür", "\u4e2d\u6587"])):
         found = read_each(pickle.loads(pickle.dumps(part)))
         assert found["label"] == texts
         np.testing.assert_array_equal(found["image"][-1], encoded(3, 4, 8)[0])

@@ -50,7 +50,7 @@ def test_a_folder_of_frames_is_a_sample(tmp_path, reds):
     )
     np.testing.assert_array_equal(source.shapes("hr"), [(3, 8, 10, 3), (5, 8, 10, 3), (3, 8, 10, 3)])
     assert len(source.files()) == 22
-    last = read_each(source.part(1, 3))
+    last = read_each(source.slice(1, 3))
     for name, wanted_clips in reds.items():
         for found, wanted in zip(last[name], wanted_clips[1:], strict=True):
             np.testing.assert_array_equal(found, wanted)

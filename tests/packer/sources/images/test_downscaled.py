@@ -36,7 +36,7 @@ def small(folder, name, factor):
 def test_the_small_ones_are_pillows(folder, names):
     """lr is what Pillow's bicubic makes, hr what the file holds, of several sizes or of one, in parts too."""
     source = open_sources([f"hr={folder}"], SourceOptions(downscale=4))
-    part = pickle.loads(pickle.dumps(source.part(2 - len(names), 2)))
+    part = pickle.loads(pickle.dumps(source.slice(2 - len(names), 2)))
     assert [spec.name for spec in part.fields] == ["lr", "hr"]
     images = read_each(part)["lr"]
     assert part.names == names

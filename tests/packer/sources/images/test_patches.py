@@ -70,7 +70,7 @@ def test_every_part_reads_its_own_squares(pairs, monkeypatch):
     monkeypatch.setattr(derived, "BLOCK_BYTES", 2000)
     for start in range(0, len(source), 3):
         for stop in range(start + 1, len(source) + 1, 4):
-            part = pickle.loads(pickle.dumps(source.part(0, stop).part(start, stop)))
+            part = pickle.loads(pickle.dumps(source.slice(0, stop).slice(start, stop)))
             assert part.names == source.names[start:stop]
             np.testing.assert_array_equal(read_joined(part)["lr"], whole["lr"][start:stop])
     assert len(list(source.read())) > len(source) // 3

@@ -158,7 +158,7 @@ def test_reading_stops_at_damage_with_the_number_of_the_sample(pairs):
         blocks.extend(source.read())
     assert (caught.value.sample, caught.value.path) == (1, str(damaged))
     assert [len(block["lr"]) for block in blocks] == [1]
-    assert len(read_each(source.part(2, 3))["hr"]) == 1
+    assert len(read_each(source.slice(2, 3))["hr"]) == 1
 
 
 def test_a_file_that_changed_since_its_header_was_read_is_an_error(pairs):

@@ -54,7 +54,7 @@ def test_scans_of_kitti(tmp_path: Path) -> None:
     ]
     assert list(source.names or ()) == ["000000", "000001", "000002"]
     assert np.array_equal(source.shapes("xyz"), [[5, 3], [0, 3], [300, 3]])
-    found = read_each(pickle.loads(pickle.dumps(source.part(1, 3))))
+    found = read_each(pickle.loads(pickle.dumps(source.slice(1, 3))))
     assert [xyz.tobytes() for xyz in found["xyz"]] == [scan[:, :3].tobytes() for scan in scans[1:]]
     assert [values.tobytes() for values in found["intensity"]] == [scan[:, 3].tobytes() for scan in scans[1:]]
 
@@ -287,7 +287,7 @@ def test_files_larger_than_a_sample_are_several(tmp_path: Path, monkeypatch: pyt
     assert source.shapes("token")[:, 0].tolist() == [0, 500, 500, 500, 500, 200, 2000]
     (remark,) = [text for text in source.remarks if "it becomes 5 samples of 500 rows" in text]
     assert "train.bin has 4,400 bytes, more than the 4,000 that a sample can have" in remark
-    part = pickle.loads(pickle.dumps(source.part(2, 7)))
+    part = pickle.loads(pickle.dumps(source.slice(2, 7)))
     found = [values.tolist() for block in part.read() for values in block["token"]]
     expected = [(500, 1000), (1000, 1500), (1500, 2000), (2000, 2200), (0, 2000)]
     assert found == [tokens[start:stop].tolist() for start, stop in expected]

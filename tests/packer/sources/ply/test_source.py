@@ -291,7 +291,7 @@ def test_bad_body_names_the_sample(tmp_path) -> None:
     head = "ply\nformat ascii 1.0\nelement vertex 1\nproperty uchar a\nend_header\n"
     for i, value in enumerate(["1", "2", "300", "4"]):
         (tmp_path / f"{i}.ply").write_text(head + f"{value}\n")
-    blocks = open_ply(str(tmp_path)).part(1, 4).read()
+    blocks = open_ply(str(tmp_path)).slice(1, 4).read()
     assert next(blocks)["a"][0].tolist() == [2]
     with pytest.raises(SourceError, match=r"2\.ply: line 6, a: 300") as caught:
         next(blocks)
@@ -303,12 +303,12 @@ def test_parts(tmp_path) -> None:
     for i in range(6):
         write(tmp_path / f"{i}.ply", vertices(i), faces([0, 1, 2], *([[0, 1, 2, 3]] if i == 5 else [])))
     whole = open_ply(str(tmp_path))
-    part = pickle.loads(pickle.dumps(whole.part(2, 4)))
+    part = pickle.loads(pickle.dumps(whole.slice(2, 4)))
     assert part.fields == whole.fields
     assert part.names == ["2", "3"]
     for found, expected in zip(samples(part), samples(whole)[2:4], strict=True):
         assert not [k for k in expected if found[k].tolist() != expected[k].tolist()]
-    assert len(pickle.dumps(whole.part(2, 4))) < 5000
+    assert len(pickle.dumps(whole.slice(2, 4))) < 5000
 
 
 @pytest.mark.parametrize("text", [True, False])

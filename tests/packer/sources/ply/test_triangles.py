@@ -74,7 +74,7 @@ def test_files_of_triangles_and_of_polygons_agree(tmp_path) -> None:
     source = open_ply(str(tmp_path), triangulate=True)
     assert {f.name: f.shape for f in source.fields}["face"] == (None, 3)
     assert "face_size" not in [f.name for f in source.fields]
-    found = [face.tolist() for face in read_each(source.part(1, 3))["face"]]
+    found = [face.tolist() for face in read_each(source.slice(1, 3))["face"]]
     assert found == [[[0, 1, 2], [0, 2, 3], [1, 2, 3]], []]
 
 
