@@ -53,11 +53,13 @@ def _page(page: Path) -> object:
 
 
 @from_3_11
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", [_page(page) for page in RUN])
 def test_a_page_does_what_it_shows(page: Path, demo_data: Path) -> None:
     """Every command and every block of Python runs, in the order of the page, and prints what stands below it.
 
-    That of `docs/want/faster.md` takes 11 s: it measures with the figures that `packer bench` takes for users.
+    That of `docs/want/faster.md` takes 11 s: it measures with the figures that `packer bench` takes for users. That of
+    `docs/have/datasets.md` takes 12 s for its forty commands, several times as long on a busy machine.
     """
     text = page.read_text()
     assert readme.refreshed(text, demo_data) == text

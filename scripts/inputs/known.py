@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import nibabel as nib
 import numpy as np
+import tifffile
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -198,3 +199,51 @@ def make_known() -> None:
     text("VOC2012/ImageSets/Segmentation/train.txt", ["2007_000032", "2007_000039"])
     text("VOC2012/ImageSets/Segmentation/val.txt", ["2007_000033"])
     text("VOC2012/ImageSets/Segmentation/trainval.txt", ["2007_000032", "2007_000033", "2007_000039"])
+    make_more_known()
+
+
+def make_more_known() -> None:
+    """Make those of segmentation, flow, simulations, cells, small pictures, sound and faces."""
+    for split, name in (("training", "train"), ("validation", "val")):
+        for n in (1, 2, 3):
+            picture(f"ADEChallengeData2016/images/{split}/ADE_{name}_{n:08}.jpg", 32 + 8 * n)
+            mask(f"ADEChallengeData2016/annotations/{split}/ADE_{name}_{n:08}.png", 32 + 8 * n)
+    for scene in ("alley_1", "ambush_2"):
+        for n in (1, 2, 3):
+            picture(f"MPI-Sintel/training/final/{scene}/frame_{n:04}.png")
+            if n < 3:
+                head = b"PIEH" + np.array([32, 24], "<i4").tobytes()
+                flow = rng.normal(size=(24, 32, 2)).astype("<f4")
+                place(f"MPI-Sintel/training/flow/{scene}/frame_{n:04}.flo").write_bytes(head + flow.tobytes())
+    grid = {"t-coordinate": np.linspace(0, 2, 12, dtype="f4"), "x-coordinate": np.linspace(0, 1, 64, dtype="f4")}
+    hdf5("1D_Advection_Sols_beta0.4.hdf5", {"tensor": rng.normal(size=(6, 11, 64)).astype("f4"), **grid})
+    with h5py.File("2D_diff-react_NA_NA.h5", "w") as file:
+        for n in range(3):
+            file[f"{n:04}/data"] = rng.normal(size=(11, 16, 16, 2)).astype("f4")
+            for axis, count in (("x", 16), ("y", 16), ("t", 11)):
+                file[f"{n:04}/grid/{axis}"] = np.linspace(0, 1, count, dtype="f4")
+    counts = rng.integers(1, 5, 40)
+    matrix = {"data": rng.integers(1, 9, counts.sum()).astype("i4"), "shape": np.array([100, 40], "i4")}
+    matrix |= {"indices": np.concatenate([np.arange(count) for count in counts]).astype("i8")}
+    matrix |= {"indptr": np.concatenate([[0], np.cumsum(counts)]).astype("i8")}
+    matrix |= {"barcodes": np.array([f"AAAC{n:04}-1" for n in range(40)], "S18")}
+    matrix |= {f"features/{name}": np.array([f"{name}{n}" for n in range(100)], "S") for name in ("id", "name")}
+    hdf5("filtered_feature_bc_matrix.h5", {f"matrix/{name}": values for name, values in matrix.items()})
+    splits = {"train": 8, "val": 3, "test": 4}
+    medical = {f"{name}_images": rng.integers(0, 256, (count, 28, 28), "u1") for name, count in splits.items()}
+    medical |= {f"{name}_labels": rng.integers(0, 2, (count, 1), "u1") for name, count in splits.items()}
+    np.savez("pneumoniamnist.npz", **medical)  # type: ignore[arg-type]
+    for kind in ("AnnualCrop", "Forest"):
+        for n in (1, 2, 3):
+            picture(f"EuroSAT_RGB/{kind}/{kind}_{n}.jpg", 64, 64)
+            bands = rng.integers(0, 3000, (16, 16, 13), "u2")
+            options = {"photometric": "minisblack", "planarconfig": "contig"}
+            tifffile.imwrite(place(f"EuroSAT_MS/{kind}/{kind}_{n}.tif"), bands, **options)  # type: ignore[arg-type]
+    for n, seconds in enumerate((10, 7, 10, 3)):
+        array(f"audioset/waves/clip{n}.npy", rng.normal(size=1600 * seconds).astype("f4"))
+        array(f"audioset/mel/clip{n}.npy", rng.normal(size=(100 * seconds, 64)).astype("f4"))
+    rows = ["image_name," + ",".join(f"part_{k}_{axis}" for k in range(68) for axis in "xy")]
+    for name in ("0805personali01.jpg", "1084239450_e76e00b7e7.jpg", "person-7.jpg"):
+        picture(f"faces/{name}", 40 + len(name), 48)
+        rows.append(",".join([name, *map(str, rng.integers(0, 40, 136).tolist())]))
+    text("faces/face_landmarks.csv", rows)

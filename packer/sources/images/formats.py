@@ -458,6 +458,12 @@ def _silence_libtiff() -> None:
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
 
 
+@functools.cache
+def _silence_pillow() -> None:
+    """Keep Pillow from logging an error for each TIFF of more bands than it reads, in this process: others read it."""
+    TiffImagePlugin.logger.addFilter(lambda record: False)
+
+
 def _pixels(image: Image.Image, layout: _Layout, options: ImageOptions) -> NDArray[Any]:
     """Return the pixels of an opened image, (H, W, C), as `options` ask for them."""
     turn = _turn_of(image) if options.orient else 1  # decoding may drop it
@@ -526,6 +532,7 @@ def _lists_further(image: JpegImagePlugin.JpegImageFile) -> bool:
 
 def _is_for_pillow(file: str | io.BytesIO) -> bool:
     """Return whether a TIFF is one that Pillow reads as it is meant."""
+    _silence_pillow()
     with contextlib.suppress(Exception), TiffImagePlugin.TiffImageFile(file) as image:
         return _is_as_meant(image)
     return False

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from opened_sources import open_images
+from opened_sources import open_images, read_each
 from PIL import Image
 
 from packer.errors import SourceError
@@ -219,6 +219,14 @@ def test_strips_that_are_jpeg_and_have_lost_pixels_are_refused(tmp_path: Path, p
     path.write_bytes(data)
     with pytest.raises(SourceError, match="damaged JPEG strip or tile"):
         opened(path)
+
+
+def test_pillow_logs_nothing_of_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Files of more bands than Pillow reads are read by tifffile, and nobody hears that Pillow does not."""
+    pixels = np.arange(4 * 5 * 13, dtype="u2").reshape(4, 5, 13)
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="minisblack", planarconfig="contig")
+    (found,) = read_each(open_images({"image": str(tmp_path)}))["image"]
+    assert (np.asarray(found).tolist(), caplog.records) == (pixels.tolist(), [])
 
 
 def test_libtiff_writes_nothing_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
