@@ -32,6 +32,8 @@ Edges = NDArray[np.float64]
 BOX_FORMATS = "xywh", "xyxy", "voc", "yolo"
 
 
+#: By how much the area of a box that is moved may be less, of what was there.
+_ROUNDING = 1e-9
 #: Returns sizes of samples, first pixels of their crops and orientations, as `Placing.place` of `crop.py` does.
 Place = Callable[[Numbers, Visits | None], tuple[Numbers, Numbers, Numbers]]
 
@@ -131,7 +133,7 @@ class Moving:
         first, last = np.maximum(-corners, 0), np.minimum(sizes[sample, ::-1] - corners, shape)  # the sample's pixels
         edges = np.clip(edges, np.tile(first, 2), np.tile(last, 2))
         after = _areas(edges)
-        rows = np.flatnonzero((after > 0) & (after >= crop.min_visible * before))
+        rows = np.flatnonzero((after > 0) & (after >= crop.min_visible * (1 - _ROUNDING) * before))
         edges = turn_edges(edges[rows], ways[sample[rows]], shape)
         counts = np.bincount(sample[rows], minlength=len(numbers))
         written = from_edges(edges, format_, np.broadcast_to(shape, (len(rows), 2)))

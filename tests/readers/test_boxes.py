@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from packer.convert import convert
@@ -124,12 +125,15 @@ def test_boxes_that_are_whole_in_the_crop_keep_their_values(tmp_path: Path) -> N
     """To the bit, as COCO has them, in hundredths of pixels; a box without an area is left out."""
     values = (np.random.default_rng(0).integers(0, 5000, (2000, 4)) / 100).astype(np.float32)
     values[7, 2] = 0
-    fields = [FIELDS[0], FieldSpec(name="boxes", dtype="float32", shape=(None, 4))]
+    shares = np.random.default_rng(1).uniform(0.3, 0.5, (2000, 4))
+    fields = [FIELDS[0], FieldSpec(name="boxes", dtype="float32", shape=(None, 4)), replace(FIELDS[1], name="shares")]
     with DatasetWriter(tmp_path / "d", fields) as writer:
-        writer.add({"image": np.zeros((101, 102, 1), np.uint8), "boxes": values})
+        writer.add({"image": np.zeros((101, 102, 1), np.uint8), "boxes": values, "shares": shares})
     crop = Crop((101, 102), of="image", at="center", boxes="boxes", box_format="xywh")
     found = PackedDataset(tmp_path / "d", crop=crop)[0]["boxes"].numpy()
     assert np.array_equal(found, values[values[:, 2:].prod(1) > 0])
+    crop = Crop((201, 202), of="image", pad="zero", boxes="shares", box_format="yolo", min_visible=1)
+    assert len(PackedDataset(tmp_path / "d", crop=crop, fields=["image", "shares"])[0]["shares"]) == 2000
 
 
 @pytest.mark.parametrize("verify", [False, True])
