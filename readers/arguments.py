@@ -127,14 +127,13 @@ def _make_shard_order(
 
 
 def _make_member_orders(mix: Mix, window: int | None, seed: int) -> list[Order]:
-    """Return a shuffle of shards for each dataset of a mix, which has its part of the window by its weight."""
+    """Return a shuffle of shards for each dataset of a mix, which has an equal part of the window."""
     if window is not None:
         check_count("shuffle_window", window)
-    windows = [window and max(1, round(window * weight / sum(mix.weights))) for weight in mix.weights]
-    return [
-        _make_shard_order(member, None, member_window, seed, len(windows))
-        for member, member_window in zip(mix._source.members, windows, strict=True)
-    ]
+    members = mix._source.members
+    # Not by weight: a state may be loaded with other weights.
+    part = None if window is None else max(1, window // len(members))
+    return [_make_shard_order(member, None, part, seed, len(members)) for member in members]
 
 
 # ---------------------------------------------------------------- block shuffle

@@ -146,10 +146,11 @@ def _fit(dataset: AnySource, needs: Needs, order: Order, share: Share, refuses: 
         nbytes, shards = cache_needs.bytes_at_once, cache_needs.at_once
         if cache.limit is not None and nbytes > cache.limit:
             subject, remedy = "batch", "take smaller batches"
-            if shards == 1:
-                remedy = "pack smaller shards with --shard-size"
-            elif order.window is not None and share.global_batch_size <= order.window:
+            if order.window is not None and share.global_batch_size <= order.window:
                 subject, remedy = "window", "give a smaller shuffle_window"
+            # A window of one shard and the next one need three, where batches are located together.
+            if shards == 1 or (subject == "window" and shards <= 3 * len(dataset.members)):
+                remedy = "pack smaller shards with --shard-size"
             raise UsageError(
                 f"its cache may hold {cache.limit:,} bytes; this {subject} needs {shards} shard{'s' * (shards > 1)} at "
                 f"once, {nbytes:,} bytes: raise cache_bytes to that, or {remedy}"

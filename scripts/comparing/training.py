@@ -73,18 +73,22 @@ def compare(bench: Bench, rounds: int = ROUNDS) -> str:
 
 
 def measure(ways: Ways, rounds: int) -> dict[str, Rates]:
-    """Read whole epochs in turn, for `SECONDS` at least; the first round of each is not counted."""
+    """Read epochs in turn, for `SECONDS` at least and about four times that at most; the first round is not counted."""
     threads, rates = torch.get_num_threads(), {name: Rates([], []) for name in ways}
     for number in range(rounds + 1):
         for name, begin in ways.items():
             torch.set_num_threads(threads)  # FFCV sets their number for the whole process
-            samples, began, used = 0, time.perf_counter(), _processor_seconds()
+            workers = psutil.Process().children(recursive=True)  # they start in the first round, and stay
+            samples, began, used = 0, time.perf_counter(), _processor_seconds(workers)
             while not samples or time.perf_counter() - began < SECONDS:
-                samples += sum(len(_first(batch)) for batch in begin())
+                for batch in begin():
+                    samples += len(_first(batch))
+                    if time.perf_counter() - began > 4 * SECONDS:
+                        break
             if number:
                 rates[name].wall.append(samples / (time.perf_counter() - began))
                 # Its clock has steps of 10 ms.
-                rates[name].processor.append(samples / max(0.01, _processor_seconds() - used))
+                rates[name].processor.append(samples / max(0.01, _processor_seconds(workers) - used))
     return rates
 
 
@@ -92,11 +96,10 @@ def _first(batch: Any) -> Any:
     return next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
 
 
-def _processor_seconds() -> float:
-    """Return the processor time of this process and of the workers that it has, which stay until the end."""
-    this = psutil.Process()
-    times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
-    return float(sum(one.user + one.system for one in times))
+def _processor_seconds(workers: Sequence[psutil.Process]) -> float:
+    """Return the processor time of this process and of its workers."""
+    times = [worker.cpu_times() for worker in workers]
+    return time.process_time() + float(sum(one.user + one.system for one in times))
 
 
 def _data_loader(dataset: Dataset[Any], workers: int = WORKERS) -> Callable[[], Iterable[Any]]:

@@ -266,11 +266,12 @@ def test_a_transform_gets_whole_batches(folders: list[Path]) -> None:
 
 @pytest.mark.parametrize("stop", ["first", "all"])
 @pytest.mark.parametrize("batches", ["mixed", "one"])
-def test_a_mix_resumes_exactly(datasets: list[PackedDataset], batches: str, stop: str) -> None:
+@pytest.mark.parametrize("shuffle", [True, "shards"])
+def test_a_mix_resumes_exactly(datasets: list[PackedDataset], batches: str, stop: str, shuffle: bool | str) -> None:
     """After any step, what is left of the epoch comes, and then the next epoch."""
 
     def loader() -> Loader:
-        return Loader(Mix(dict(zip(datasets, (1, 2, 3), strict=True)), stop, batches), 3, shuffle=True, seed=5)
+        return Loader(Mix(dict(zip(datasets, (1, 2, 3), strict=True)), stop, batches), 3, shuffle, seed=5)
 
     whole = loader()
     epochs = [numbers(whole), numbers(whole)]
@@ -287,11 +288,12 @@ def test_a_mix_resumes_exactly(datasets: list[PackedDataset], batches: str, stop
             assert numbers(going_on) == epochs[1]
 
 
-def test_other_weights_hold_from_the_next_epoch_on(datasets: list[PackedDataset]) -> None:
+@pytest.mark.parametrize("given", [{"shuffle": True}, {"shuffle": "shards", "shuffle_window": 6}])
+def test_other_weights_hold_from_the_next_epoch_on(datasets: list[PackedDataset], given: dict[str, Any]) -> None:
     """What was begun is ended with the old weights, and a state saved meanwhile says so too."""
 
     def loader(*weights: float) -> Loader:
-        return Loader(Mix(dict(zip(datasets, weights, strict=True)), "all"), 4, shuffle=True)
+        return Loader(Mix(dict(zip(datasets, weights, strict=True)), "all"), 4, **given)
 
     old, new = loader(1, 1, 1), loader(3, 1, 1)
     first, second = numbers(old), [numbers(new), numbers(new)][1]

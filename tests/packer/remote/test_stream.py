@@ -478,7 +478,8 @@ def test_a_shuffled_mix_is_shuffled_by_shards(many, s3, folder, tmp_path, room) 
     assert watched.most <= limits["cache_bytes"] + 2 * 4096  # the manifests are no shards
     assert sorted(labels(DataLoader(mix, 48))) == sorted(seen)
     mix = Mix({PackedDataset(many, **room(2.2)): 1, PackedDataset("s3://bucket/stream/other", **room(2.2)): 1})
-    with pytest.raises(UsageError, match=r"needs \d shards at once, [0-9,]+ bytes: raise cache_bytes to that"):
+    words = r"window needs 3 shards at once, [0-9,]+ bytes: raise cache_bytes to that, or pack smaller shards"
+    with pytest.raises(UsageError, match=words):
         Loader(mix, 8, shuffle=True)
 
 
