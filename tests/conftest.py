@@ -28,7 +28,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 #: Threads that the package zarr keeps for the whole process; and the one that loads compiled loops, which ends by
 #: itself, on a busy machine after longer than `_GRACE`.
-_LASTING_THREADS = ("zarr_io", "asyncio_", "packer loops")
+_LASTING_THREADS = ("zarr_io", "asyncio_", "packer loop")
 
 _failed = pytest.StashKey[bool]()
 
