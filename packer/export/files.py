@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packer.errors import UsageError
+from packer.format import list_folder
 from packer.packing import LOCK
 from packer.sources import Block, PackedSource, block_bytes, count
 
@@ -86,7 +87,7 @@ class Files:
     def __init__(self, folder: Path, overwrite: bool) -> None:
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder to export to")
-        if not overwrite and folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
+        if not overwrite and folder.is_dir() and any(entry.name != LOCK for entry in list_folder(folder)):
             raise UsageError(f"{folder} is not empty; name another folder, or use --overwrite")
         self.folder = folder
         self.count = 0

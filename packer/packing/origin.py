@@ -217,6 +217,8 @@ def matching_parts(folder: Path, manifest: Manifest, source: Source) -> list[tup
     if len(all_conversions) > 1:
         counts_in_words = f", in {len(all_conversions)} parts of {', '.join(f'{count:,}' for count in counts)}; "
         counts_in_words += "give the sources of all in their order" + ("" if candidates else ", or of one of them")
+    if manifest.left_out is not None:
+        counts_in_words += f"; what was skipped then is listed in {manifest.left_out.file}: leave it out again"
     raise UsageError(f"the source has {len(source):,} samples, the dataset was made from {ends[-1]:,}{counts_in_words}")
 
 

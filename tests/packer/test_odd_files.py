@@ -11,6 +11,7 @@ import pytest
 
 from packer.convert import convert
 from packer.errors import DatasetError, ManifestError, UsageError, WriteError
+from packer.export import export
 from packer.format import manifest as manifests
 from packer.sources import SourceOptions
 from packer.verify import part_reports, verify, verify_part
@@ -66,6 +67,9 @@ def test_what_nfs_keeps_for_readers_is_passed_over(dataset: Dataset) -> None:
         VERBS[verb].run(dataset)
         assert not verify(dataset.path).damages
     assert len(list(Path(dataset.path).rglob(".nfs*"))) == 3
+    (dataset.folder / "files").mkdir()
+    (dataset.folder / "files" / ".nfs0000000000c4005100000002").write_bytes(b"old")
+    export(dataset.path, dataset.folder / "files", to="npy")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no fifos")

@@ -102,6 +102,17 @@ def test_what_was_skipped_is_not_read_again(pairs, files_of, tmp_path):
     assert compare(folder, source_of(pairs.sources)).damages == []
 
 
+def test_a_file_that_was_skipped_before_the_plan_and_is_good_now(clouds, tmp_path):
+    """The source has a sample more then, and the message says where what was skipped is listed."""
+    bad = clouds.folder / "c3.ply"
+    good = bad.read_bytes()
+    bad.write_bytes(b"nothing")
+    folder = convert(clouds.sources, tmp_path / "out", workers=0, on_error="skip").path
+    bad.write_bytes(good)
+    with pytest.raises(UsageError, match=r"has 5 samples, .* made from 4; what was skipped .* listed in left-out-"):
+        compare(folder, source_of(clouds.sources))
+
+
 def test_samples_more_than_were_packed(pairs, tmp_path):
     """Where the list of what was skipped does not say which, one sample more than the shard has is told."""
     picture = pairs.folder / "hr" / "003.png"
