@@ -88,16 +88,31 @@ def crop(path: Path, field: Field, values: Values, **options: Any) -> Case:
 
 def resized(path: Path, field: Field, values: Values, **options: Any) -> Case:
     assume(field.dtype == "uint8" and field.shape[2] and all(value.size for value in values))
-    dataset = PackedDataset(path, crop=ResizedCrop((3, 4), "x", at="center", short=5), **options)
+    dataset = PackedDataset(path, crop=_MIDDLE, **options)
+    return Case(
+        dataset, source_of(dataset).readers["x"], np.arange(len(values)), lambda place: middle_of(values[place])
+    )
 
-    def wanted(place: int) -> NDArray[Any]:
-        image = torch.from_numpy(values[place]).permute(2, 0, 1)[None]
-        sides = [5 * side // min(image.shape[2:]) for side in image.shape[2:]]
-        whole = torch.nn.functional.interpolate(image, sides, mode="bilinear", antialias=True)[0].permute(1, 2, 0)
-        top, left = round((sides[0] - 3) / 2), round((sides[1] - 4) / 2)
-        return whole[top : top + 3, left : left + 4].numpy()
 
-    return Case(dataset, source_of(dataset).readers["x"], np.arange(len(values)), wanted)
+#: A crop that is the middle of images, as `middle_of` gives it.
+_MIDDLE = ResizedCrop((3, 4), "x", at="center", short=5)
+
+
+def middle_of(values: NDArray[Any]) -> NDArray[Any]:
+    image = torch.from_numpy(values).permute(2, 0, 1)[None]
+    sides = [5 * side // min(image.shape[2:]) for side in image.shape[2:]]
+    whole = torch.nn.functional.interpolate(image, sides, mode="bilinear", antialias=True)[0].permute(1, 2, 0)
+    top, left = round((sides[0] - 3) / 2), round((sides[1] - 4) / 2)
+    return whole[top : top + 3, left : left + 4].numpy()
+
+
+def resized_windows(path: Path, field: Field, values: Values, **options: Any) -> Case:
+    assume(all(value[:1].size or not len(value) for value in values))
+    case = windows(path, field, values)
+    dataset = PackedDataset(path, crop=_MIDDLE, windows=Windows({"x": [2, -1, 0]}, pad="zero"), **options)
+    give, reader = case.wanted, source_of(dataset).readers["x"]
+    assert give is not None
+    return Case(dataset, reader, case.numbers, lambda place: np.stack(list(map(middle_of, give(place)))), case.anchors)
 
 
 def windows(path: Path, field: Field, values: Values, **options: Any) -> Case:
@@ -155,13 +170,15 @@ def any_slice(rng: np.random.Generator) -> slice | None:
 
 
 KINDS: dict[str, Callable[..., Case]] = {
-    make.__name__: make for make in (whole, mixed, number, name, crop, resized, windows, points, voxels, region)
+    make.__name__: make
+    for make in (whole, mixed, number, name, crop, resized, windows, resized_windows, points, voxels, region)
 }
 #: What suits those that take few fields.
 FIELDS = {
     "crop": any_field(["array", "image"]),
     "resized": any_field(["image"]),
     "windows": any_field(["array"]),
+    "resized_windows": any_field(["array"], ["uint8"], [(None, 5, 7, 3), (4, None, None, 1), (None, 6, None, 2)]),
     "points": any_field(["array"], shapes=[(None,), (None, 3), (None, 2, 2)]),
     "voxels": any_field(["array"], ["uint8", "int16", "int32"], [(None, 3), (None, 4)]),
 }

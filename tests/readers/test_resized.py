@@ -364,7 +364,8 @@ def test_all_steps_of_a_window_are_cropped_at_one_place(tmp_path: Path, codec: s
             assert difference.mean() < 1 if codec == "jpeg:90" and not crop.exact else not difference.any()
 
 
-def test_a_window_resizes_without_the_other_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("verify", "words"), [(False, "sample 0 of the shard"), (True, "sample 0: the checksum")])
+def test_a_window_resizes_without_the_other_steps(tmp_path: Path, verify: bool, words: str) -> None:
     """A step of JPEG that is damaged is an error of its windows, which names the sample."""
     convert([{"clip": np.stack([photograph(60, 60, n) for n in range(6)])}], tmp_path / "clips", codec="jpeg:90")
     file = tmp_path / "clips" / manifests.read(tmp_path / "clips").shards[0].file
@@ -372,8 +373,8 @@ def test_a_window_resizes_without_the_other_steps(tmp_path: Path) -> None:
     starts = [at for at in range(len(data)) if data.startswith(b"\xff\xd8\xff\xe0", at)]
     assert len(starts) == 6
     file.write_bytes(data[: starts[4]] + bytes(200) + data[starts[4] + 200 :])
-    dataset = PackedDataset(tmp_path / "clips", crop=ResizedCrop(24, of="clip"), windows=Windows(2))
+    dataset = PackedDataset(tmp_path / "clips", crop=ResizedCrop(24, of="clip"), windows=Windows(2), verify=verify)
     assert dataset[range(3)]["clip"].shape == (3, 2, 24, 24, 3)
     for number in (3, 4):
-        with pytest.raises(DamagedError, match="sample 0 of the shard"):
+        with pytest.raises(DamagedError, match=words):
             _ = dataset[number]
