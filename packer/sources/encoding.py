@@ -13,9 +13,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import partial
-from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -24,7 +22,7 @@ from packer.errors import SourceError, as_text
 from packer.sources.base import Source
 from packer.sources.kinds import Kind, kind_named
 
-#: Modules whose classes and functions the bytes may name.
+#: Modules whose classes the bytes may name.
 _MODULES = ("packer.sources.", "packer.format.schema")
 _PLAIN = (bool, int, float, str, bytes)
 #: Sequences and sets that keep their type.
@@ -92,14 +90,8 @@ class _Encoder:
             dtype = value.dtype.str if value.dtype.names is None else self.item(value.dtype.descr)
             shape = self.item(value.shape) if isinstance(value, np.ndarray) else None
             return "array", [dtype, shape, np.asarray(value).tobytes()]
-        if kind is np.dtype and value.names is None and not value.hasobject:
-            return "dtype", [value.str]
         if isinstance(value, Kind):
             return "kind", [value.name]
-        if kind is partial:
-            return "partial", [self.item(each) for each in (value.func, value.args, value.keywords)]
-        if kind is FunctionType:
-            return "function", [_name_of(value)]
         if isinstance(value, tuple):
             return _name_of(kind), list(map(self.item, value))
         if isinstance(value, msgspec.Struct):
@@ -114,16 +106,16 @@ def _name_of(value: Any) -> str:
     return name
 
 
-def _named(name: str) -> Any:
-    """Return a function, or a class of data, of the modules of sources."""
+def _named(name: str) -> type[Any]:
+    """Return a class of data of the modules of sources."""
     module, _, attribute = name.partition(":")
     if not module.startswith(_MODULES):
         raise TypeError(f"{name} is not of a source")
-    value = getattr(importlib.import_module(module), attribute)
-    is_data = isinstance(value, type) and (issubclass(value, Source | msgspec.Struct | tuple) or is_dataclass(value))
-    if not (is_data or isinstance(value, FunctionType)) or value.__module__ != module:
+    cls = getattr(importlib.import_module(module), attribute)
+    is_data = isinstance(cls, type) and (issubclass(cls, Source | msgspec.Struct | tuple) or is_dataclass(cls))
+    if not is_data or cls.__module__ != module:
         raise TypeError(f"{name} is not data of a source")
-    return value
+    return cast("type[Any]", cls)
 
 
 def _decoded(kind: str, items: Sequence[Any]) -> Any:
@@ -139,16 +131,7 @@ def _decoded(kind: str, items: Sequence[Any]) -> Any:
         return array[0] if shape is None else array.reshape(shape)
     if kind == "kind":
         return kind_named(items[0])
-    if kind == "dtype":
-        return np.dtype(items[0])
-    if kind == "partial":
-        function, arguments, keywords = items
-        return partial(function, *arguments, **keywords)
-    if kind == "function":
-        return _named(items[0])
     cls = _named(kind)
-    if not isinstance(cls, type):
-        raise TypeError(f"{kind} is no class")
     if issubclass(cls, tuple):
         return tuple.__new__(cls, items)
     if issubclass(cls, msgspec.Struct):
