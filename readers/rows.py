@@ -23,6 +23,8 @@ from readers.gather import MEMORY, Allocate, fresh
 
 #: How many bytes of frames are decoded at a time: few enough to be still in the processor's cache when rows are copied.
 DECODED_BYTES = 2**20
+#: Rows that follow one another are copied together if there are so many: each copy is a call.
+LONG_STRETCH = 16
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,10 @@ class PartReader(FieldReader):
     def _decode(self, located: Located, ranges: RowRanges, out: NDArray[np.uint8]) -> None:
         """Decode the pieces that are touched, each once, some at a time, and copy the rows that lie in them.
 
-        Pieces are bands, or whole samples if frames hold these.
+        Pieces are bands, or whole samples if frames hold these. What is copied at once are rows, or many that follow
+        one another in a piece; `row` is the first of these.
         """
-        rows = ranges.each
-        sample_of_row, row = np.arange(len(located)).repeat(rows.shape[1]), rows.reshape(-1)
+        sample_of_row, row, counts = self._stretches(located, ranges)
         if self._whole.frame.rows is None:
             _, first_of_piece, piece_of_row = distinct(located.number)
             pieces, piece_of_row = located[first_of_piece], piece_of_row[sample_of_row]
@@ -157,6 +159,8 @@ class PartReader(FieldReader):
                 target[repeated] = target[first_of_piece[piece_of_row[repeated]]]
                 return
         row_offsets = (row * self._row_bytes(located)[sample_of_row]) + ranges.starts[sample_of_row]
+        lengths = np.zeros(0, np.int64) if counts is None else counts * ranges.length
+        ends = lengths.cumsum()
         groups = _group_pieces(sizes, piece_of_row)
         buffer = np.empty(max(int(sizes[first:stop].sum()) for first, stop, _ in groups), np.uint8)
         target, piece_starts = out.view(np.dtype((np.void, ranges.length))), starts_of(sizes)
@@ -167,7 +171,31 @@ class PartReader(FieldReader):
             else:
                 self._places.decode_frames(pieces[first:stop], decoded)
             starts = row_offsets[group_rows] + piece_starts[piece_of_row[group_rows]] - piece_starts[first]
-            target[group_rows] = items_of(decoded, ranges.length)[starts]
+            if counts is None:
+                target[group_rows] = items_of(decoded, ranges.length)[starts]
+                continue
+            of_group = zip(starts.tolist(), ends[group_rows].tolist(), lengths[group_rows].tolist(), strict=True)
+            for start, end, length in of_group:
+                out[end - length : end] = decoded[start : start + length]
+
+    def _stretches(self, located: Located, ranges: RowRanges) -> tuple[Numbers, Numbers, Numbers | None]:
+        """Return rows that follow one another in one piece, in order: of each the sample, the first, and how many.
+
+        None for how many: each is one row.
+        """
+        if ranges.together < LONG_STRETCH or self._whole.frame.rows == 1:
+            rows = ranges.each
+            return np.arange(len(located)).repeat(rows.shape[1]), rows.reshape(-1), None
+        sample, first = np.arange(len(located)).repeat(ranges.rows.shape[1]), ranges.rows.reshape(-1)
+        if self._whole.frame.rows is None:
+            return sample, first, np.full_like(first, ranges.together)
+        band_rows, stop = self._band_rows(located)[sample], first + ranges.together
+        band = first // band_rows
+        pieces = (stop - 1) // band_rows - band + 1
+        of = np.arange(len(first)).repeat(pieces)
+        band = band[of] + np.arange(len(of)) - starts_of(pieces)[of]
+        begins = np.maximum(first[of], band * band_rows[of])
+        return sample[of], begins, np.minimum(stop[of], (band + 1) * band_rows[of]) - begins
 
     def _band_rows(self, located: Located) -> Numbers:
         """Return the rows of a band of each sample, (n,), if frames hold bands."""

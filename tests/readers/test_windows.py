@@ -587,3 +587,19 @@ def test_axes_of_crops(pack: Any, tmp_path: Path, codec: str) -> None:
     for wrong in ((0, 2), (2, 1), (-1, 0)):
         with pytest.raises(UsageError, match="the axis of rows and the next"):
             Crop(size=2, of="x", axes=wrong)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("rule", [*RULES, FrameRule(rows=21)])
+def test_long_windows_go_over_the_edges_of_bands(pack: Any, tmp_path: Path, codec: str, rule: FrameRule) -> None:
+    """Many steps that follow one another are copied together where they lie in one piece, each to its place."""
+    path, episodes = _packed(pack, tmp_path, (64, 130, 40), codec, rule)
+    for steps in (15, 16, 37):
+        dataset = PackedDataset(path, windows=Windows(steps), extras=("number", "step"))
+        numbers = np.random.default_rng(0).permutation(len(dataset))
+        batch = dataset[numbers]
+        for name in ("obs", "actions"):
+            places = zip(batch["number"].tolist(), batch["step"].tolist(), strict=True)
+            expected = [episodes[number][name][step : step + steps] for number, step in places]
+            assert np.array_equal(batch[name], np.stack(expected))
