@@ -36,6 +36,8 @@ from readers.windows import Reading, Steps
 
 #: Names of the axes that can be cropped, for messages.
 AXES = "slice", "row", "column"
+#: Bytes of crops that are turned at once.
+CACHED_BYTES = 2**18
 #: Samples whose sizes are compared at once.
 _CHECKED = 2**18
 #: What functions that place crops returned or raised, by visit, while batches may be located again.
@@ -577,12 +579,20 @@ def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
             mirrored = (slice(None), slice(None), *steps)
             crops[chosen] = crops[chosen][mirrored]
         elif len(chosen):
-            copied = crops[chosen]
-            # Pixels of a few values are copied one after another, the values of one channel many at once.
-            is_split = crops.ndim == 5 and crops.shape[4] <= 4
-            for channel in range(crops.shape[4]) if is_split else [slice(None)]:
-                turned = np.rot90(copied[..., channel], orientation % 4, axes=(2, 3))
-                crops[chosen, ..., channel] = turned[:, :, :, ::-1] if orientation > 3 else turned
+            # Few at a time, which stay in the processor's cache while their channels are copied.
+            step = max(1, CACHED_BYTES // max(1, crops[0].nbytes))
+            for first in range(0, len(chosen), step):
+                _turn(crops, chosen[first : first + step], orientation)
+
+
+def _turn(crops: NDArray[np.generic], chosen: Numbers, orientation: int) -> None:
+    """Turn and mirror the crops `chosen` (k,) in place."""
+    copied = crops[chosen]
+    # Pixels of a few values are copied one after another, the values of one channel many at once.
+    is_split = crops.ndim == 5 and crops.shape[4] <= 4
+    for channel in range(crops.shape[4]) if is_split else [slice(None)]:
+        turned = np.rot90(copied[..., channel], orientation % 4, axes=(2, 3))
+        crops[chosen, ..., channel] = turned[:, :, :, ::-1] if orientation > 3 else turned
 
 
 def size_text(size: NDArray[np.int64] | tuple[int, ...]) -> str:
