@@ -189,13 +189,21 @@ def _check_fits(spec: FieldSpec, codec: Sequence[Config]) -> None:
             )
 
 
-def encode_samples(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:
-    """Pack some samples of a field, drop the chunks, and return the column writer, which has counted their bytes."""
+def encode_samples(field: Field, samples: Sequence[NDArray[Any]] | NDArray[Any]) -> ColumnWriter:
+    """Pack some samples of a field, drop the chunks, and return the column writer, which has counted their bytes.
+
+    Args:
+        samples: each an array; or all in one, which is quicker.
+    """
     if rows := field.frame.rows:  # bands are packed as samples, since only a piece of a large sample may be here
         field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
         samples = [band for sample in samples for band in bands_of(sample, rows)]
     column = ColumnWriter(field, lambda chunk: 0)
-    for start, stop in runs(np.array([sample.nbytes for sample in samples], np.int64), _BLOCK_BYTES):
+    if isinstance(samples, np.ndarray):
+        sizes = np.full(len(samples), samples.nbytes // max(1, len(samples)), np.int64)
+    else:
+        sizes = np.array([sample.nbytes for sample in samples], np.int64)
+    for start, stop in runs(sizes, _BLOCK_BYTES):
         column.add(samples[start:stop])
     column.flush()
     return column

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -340,32 +340,68 @@ def read_examples(
     runs = min(EXAMPLE_RUNS, max(4, len(source) // EXAMPLE_SHARE))
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
     run_samples = max(1, EXAMPLE_RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
-    return _read_runs(source, runs, run_samples, EXAMPLE_BYTES, limits, watcher)
+    return _read_runs(source, runs, run_samples, EXAMPLE_BYTES, limits, watcher).examples
+
+
+class _Runs(NamedTuple):
+    """Runs of samples that were read.
+
+    Attributes:
+        examples: of every field.
+        seconds: that reading them took, without what is done once for many samples.
+        once: seconds of that for each piece: each file, or group of rows of it, whose rows are the samples.
+    """
+
+    examples: dict[str, list[NDArray[Any]]]
+    seconds: float
+    once: float
 
 
 def _read_runs(
     source: Source, runs: int, run_samples: int, most_bytes: int, limits: Limits | None, watcher: Watcher
-) -> dict[str, list[NDArray[Any]]]:
-    """Return runs of samples of every field; after `most_bytes` no further run is read."""
+) -> _Runs:
+    """Return runs of samples; after `most_bytes` no further run is read."""
     examples: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
-    bytes_read = 0
+    bytes_read, seconds, once, pieces_read = 0, 0.0, 0.0, 0
     most_samples = MOST_ROWS if source.names is None else MOST_FILES
     run_samples = max(1, min(run_samples, most_samples // runs))
-    slices = [source.slice(start, stop) for start, stop in spread_runs(len(source), runs, run_samples)]
-    for blocks in watcher.watch(call_guarded(_read_arrays, slices, limits), EXAMPLES, len(slices)):
-        if isinstance(blocks, SourceError):
+    spans = spread_runs(len(source), runs, run_samples)
+    slices = [source.slice(start, stop) for start, stop in spans]
+    pieces: NDArray[Any] = (
+        np.zeros(len(spans))
+        if source.cuts is None
+        else source.cuts.searchsorted([start for start, _ in spans], "right")
+    )
+    is_first = np.append(True, np.diff(pieces) != 0).tolist()
+    results = watcher.watch(call_guarded(_read_arrays, slices, limits), EXAMPLES, len(slices))
+    for result, is_first_of_piece in zip(results, is_first, strict=False):
+        if isinstance(result, SourceError):
             continue  # whether it stops the conversion is decided when it is packed
+        blocks, taken, taken_once = result
+        seconds, once, pieces_read = seconds + taken, once + taken_once, pieces_read + is_first_of_piece
         for block in blocks:
             for name, arrays in block.items():
                 examples[name] += list(arrays)
                 bytes_read += sum(array.nbytes for array in arrays)
         if bytes_read > most_bytes:
             break
-    return examples
+    return _Runs(examples, seconds, once / max(1, pieces_read))
 
 
-def _read_arrays(source: Source) -> list[dict[str, Any]]:
-    return [arrays_of(block) for block in source.read()]
+def _read_arrays(source: Source) -> tuple[list[dict[str, Any]], float, float]:
+    """Return the blocks of a source, the seconds that they took, and of these what was done once for many samples.
+
+    The latter is what is saved when rows are read again: of Parquet a whole group is decoded.
+    """
+    began = time.perf_counter()
+    blocks = [arrays_of(block) for block in source.read()]
+    seconds = again = time.perf_counter() - began
+    if source.cuts is not None:
+        began = time.perf_counter()
+        for _ in source.read():
+            pass
+        again = min(seconds, time.perf_counter() - began)
+    return blocks, again, seconds - again
 
 
 def spread_runs(count: int, most: int, run_samples: int) -> list[tuple[int, int]]:
@@ -532,12 +568,18 @@ def estimate(plan: Plan, limits: Limits | None = None, watcher: Watcher = NOBODY
     Args:
         limits, watcher: as in `make_plan`.
     """
-    start_time = time.perf_counter()
     raw_bytes = sum(plan.raw_bytes.values())
     run_samples = max(1, round(TRIAL_RUN_BYTES * plan.samples / max(raw_bytes, 1)))
-    examples = _read_runs(plan.source, TRIAL_RUNS, run_samples, TRIAL_BYTES, limits, watcher)
-    columns = {field.name: encode_samples(field, examples[field.name]) for field in plan.fields}
-    seconds = time.perf_counter() - start_time
+    examples, seconds, once = _read_runs(plan.source, TRIAL_RUNS, run_samples, TRIAL_BYTES, limits, watcher)
+    arrays = [
+        field.name for field in plan.fields if field.kind == "array" and not (field.is_ragged or field.frame.rows)
+    ]
+    stacked = {name: np.stack(examples[name]) for name in arrays if examples[name]}
+    start_time = time.perf_counter()  # a conversion has no list of a million rows to put together
+    columns = {
+        field.name: encode_samples(field, stacked.get(field.name, examples[field.name])) for field in plan.fields
+    }
+    seconds += time.perf_counter() - start_time
     samples = len(next(iter(examples.values())))
     fields, are_known = {}, True
     for field in plan.fields:
@@ -552,6 +594,6 @@ def estimate(plan: Plan, limits: Limits | None = None, watcher: Watcher = NOBODY
     table_bytes = names_bytes([name.encode() for name in plan.source.names]) if plan.source.names is not None else 0
     other_bytes = plan.file_bytes - sum(shard.slack_bytes for shard in plan.shards) - raw_bytes + table_bytes
     file_bytes = sum(field.stored for field in fields.values()) + other_bytes
-    return Estimate(
-        fields, file_bytes, plan.file_bytes + table_bytes, plan.exact, samples, seconds / share if share else 0.0
-    )
+    pieces = 0 if plan.source.cuts is None else len(plan.source.cuts)
+    all_seconds = seconds / share + once * pieces if share else 0.0
+    return Estimate(fields, file_bytes, plan.file_bytes + table_bytes, plan.exact, samples, all_seconds)

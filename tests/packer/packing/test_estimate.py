@@ -155,3 +155,31 @@ def test_bad_samples_are_passed_over(pairs):
     picture.write_bytes(picture.read_bytes()[:-20])
     plan = make_plan(open_source(pairs.sources, ConvertOptions(), []), "zstd", None)
     assert 0 < estimate(plan).samples < 12
+
+
+class Grouped(SampleSource):
+    """Rows in 8 groups of 64; it takes a while to decode a group, and the last one is kept."""
+
+    seconds, decoded, group = 0.02, [-1], -1
+    cuts = np.arange(0, 512, 64)
+
+    def part(self, start, stop):
+        part = super().part(start, stop)
+        part.__class__, part.group = Grouped, start // 64
+        return part
+
+    def read(self):
+        if self.decoded[0] != self.group:
+            self.decoded[0] = self.group
+            time.sleep(self.seconds)
+        return super().read()
+
+
+def test_what_is_done_once_for_many_rows_counts_once():
+    """Samples from all over decode groups of rows again and again, and a conversion decodes each once."""
+    plan = make_plan(Grouped([{"x": np.full(4, n)} for n in range(512)]), "none", None)
+    began = time.perf_counter()
+    found = estimate(plan)
+    took = time.perf_counter() - began
+    assert found.samples == 512
+    assert 8 * Grouped.seconds <= found.seconds <= took - 8 * Grouped.seconds
