@@ -31,6 +31,7 @@ SMALL, LARGE = 64, 192
 #: How many pairs there are by their size, and how many of their PNG files are read.
 PAIRS, PNG_READ = {SMALL: 10_000, LARGE: 1_500}, {SMALL: 500, LARGE: 200}
 ROWS, TINY_ROWS, LMDB_PAIRS, COLD_SAMPLES = 1_000_000, 10_000_000, 4_000, 8_000
+PARQUET_ROWS = 2_000
 #: What super-resolution training cuts pictures into so as not to decode whole ones: size and stride in pixels.
 SUB_SIZE, SUB_STRIDE = 480, 240
 #: Metres. Points of a scanner lie on no grid, which would make them far smaller than they are.
@@ -256,6 +257,15 @@ def parquet_rows(path: Path, bench: Bench) -> None:
     columns = {**{f"x{n}": arrays["x"][:, n] for n in range(arrays["x"].shape[1])}, "y": arrays["y"]}
     table = pyarrow.concat_tables([pyarrow.table(columns)] * 2)
     parquet.write_table(table, path, compression="none", use_dictionary=False)
+
+
+def parquet_files(path: Path, bench: Bench) -> None:
+    """Write a folder of 1,000 files of Parquet, of the same rows each."""
+    path.mkdir()
+    x = bench.arrays(rows)["x"][:PARQUET_ROWS]
+    table = pyarrow.table({f"x{n}": x[:, n] for n in range(x.shape[1])})
+    for number in range(1_000):
+        parquet.write_table(table, path / f"{number:04d}.parquet")
 
 
 def npy_rows(path: Path, bench: Bench) -> None:

@@ -17,12 +17,14 @@ from benchmark.apart import apart, check, decode, pack, read, read_ply
 from benchmark.inputs import (
     LARGE,
     PAIRS,
+    PARQUET_ROWS,
     PNG_READ,
     SMALL,
     hdf5_rows,
     jpeg_tar,
     jpegs,
     pair_sources,
+    parquet_files,
     parquet_rows,
     ply_clouds,
     png_pairs,
@@ -135,16 +137,25 @@ def plan(bench: Bench) -> Figures:
     few, count = bench.some(PNG_READ[SMALL]), bench.some(PAIRS[SMALL])
     some, every = bench.files(png_pairs, SMALL, few), bench.files(png_pairs, SMALL)
 
-    def seconds_of(pairs: Path) -> float:
-        start = time.perf_counter()
-        subprocess.run([_PACKER, "plan", *pair_sources(pairs)], check=True, capture_output=True)
-        return time.perf_counter() - start
-
     def seconds() -> float:
-        least = seconds_of(some)
-        return least + (seconds_of(every) - least) * (PLANNED - few) / (count - few)
+        least = _planning(*pair_sources(some))
+        return least + (_planning(*pair_sources(every)) - least) * (PLANNED - few) / (count - few)
 
     return repeated(bench.rounds, seconds, f"from {count:,} and {few:,}")
+
+
+@Row("packer plan of 1,000 files of Parquet", at_most=3, unit="s")
+def plan_parquet(bench: Bench) -> Figures:
+    """Time the command, from start to end: it reads footers, and some rows to see how small they get."""
+    folder = bench.files(parquet_files)
+    return repeated(bench.rounds, lambda: _planning(str(folder)), f"of {PARQUET_ROWS:,} rows each")
+
+
+def _planning(*sources: str) -> float:
+    """Return the seconds that `packer plan` takes."""
+    start = time.perf_counter()
+    subprocess.run([_PACKER, "plan", *sources], check=True, capture_output=True)
+    return time.perf_counter() - start
 
 
 @Row("verify, rows, none", READING, at_least=0.7)  # frames of 64 KiB
