@@ -29,7 +29,7 @@ from packer.packing.framing import (
     with_digits,
 )
 from packer.packing.origin import Origin, origin_of
-from packer.sources import Source, arrays_of
+from packer.sources import Source, arrays_of, block_bytes
 from packer.watcher import EXAMPLES, NOBODY, Watcher
 from packer.workers import Limits, call_guarded
 
@@ -340,28 +340,36 @@ def read_examples(
     runs = min(EXAMPLE_RUNS, max(4, len(source) // EXAMPLE_SHARE))
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
     run_samples = max(1, EXAMPLE_RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
-    return _read_runs(source, runs, run_samples, EXAMPLE_BYTES, limits, watcher).examples
+    found = _read_runs(source, runs, run_samples, EXAMPLE_BYTES, limits, watcher)
+    return {spec.name: list(found.samples(spec.name)) for spec in source.fields}
 
 
 class _Runs(NamedTuple):
     """Runs of samples that were read.
 
     Attributes:
-        examples: of every field.
+        blocks: of some samples each, by field their arrays.
         seconds: that reading them took, without what is done once for many samples.
         once: seconds of that for each piece: each file, or group of rows of it, whose rows are the samples.
     """
 
-    examples: dict[str, list[NDArray[Any]]]
+    blocks: list[dict[str, Any]]
     seconds: float
     once: float
+
+    def samples(self, field: str) -> list[NDArray[Any]] | NDArray[Any]:
+        """Return the samples of a field: in one array where they are in arrays, since a list of rows takes longer."""
+        parts = [block[field] for block in self.blocks if field in block]
+        if parts and all(isinstance(part, np.ndarray) for part in parts):
+            return np.concatenate(parts)
+        return [sample for part in parts for sample in part]
 
 
 def _read_runs(
     source: Source, runs: int, run_samples: int, most_bytes: int, limits: Limits | None, watcher: Watcher
 ) -> _Runs:
     """Return runs of samples; after `most_bytes` no further run is read."""
-    examples: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
+    blocks_read = list[dict[str, Any]]()
     bytes_read, seconds, once, pieces_read = 0, 0.0, 0.0, 0
     most_samples = MOST_ROWS if source.names is None else MOST_FILES
     run_samples = max(1, min(run_samples, most_samples // runs))
@@ -379,13 +387,11 @@ def _read_runs(
             continue  # whether it stops the conversion is decided when it is packed
         blocks, taken, taken_once = result
         seconds, once, pieces_read = seconds + taken, once + taken_once, pieces_read + is_first_of_piece
-        for block in blocks:
-            for name, arrays in block.items():
-                examples[name] += list(arrays)
-                bytes_read += sum(array.nbytes for array in arrays)
+        blocks_read += blocks
+        bytes_read += sum(map(block_bytes, blocks))
         if bytes_read > most_bytes:
             break
-    return _Runs(examples, seconds, once / max(1, pieces_read))
+    return _Runs(blocks_read, seconds, once / max(1, pieces_read))
 
 
 def _read_arrays(source: Source) -> tuple[list[dict[str, Any]], float, float]:
@@ -570,16 +576,11 @@ def estimate(plan: Plan, limits: Limits | None = None, watcher: Watcher = NOBODY
     """
     raw_bytes = sum(plan.raw_bytes.values())
     run_samples = max(1, round(TRIAL_RUN_BYTES * plan.samples / max(raw_bytes, 1)))
-    examples, seconds, once = _read_runs(plan.source, TRIAL_RUNS, run_samples, TRIAL_BYTES, limits, watcher)
-    arrays = [
-        field.name for field in plan.fields if field.kind == "array" and not (field.is_ragged or field.frame.rows)
-    ]
-    stacked = {name: np.stack(examples[name]) for name in arrays if examples[name]}
-    start_time = time.perf_counter()  # a conversion has no list of a million rows to put together
-    columns = {
-        field.name: encode_samples(field, stacked.get(field.name, examples[field.name])) for field in plan.fields
-    }
-    seconds += time.perf_counter() - start_time
+    found = _read_runs(plan.source, TRIAL_RUNS, run_samples, TRIAL_BYTES, limits, watcher)
+    examples = {field.name: found.samples(field.name) for field in plan.fields}
+    start_time = time.perf_counter()
+    columns = {field.name: encode_samples(field, examples[field.name]) for field in plan.fields}
+    seconds = found.seconds + time.perf_counter() - start_time
     samples = len(next(iter(examples.values())))
     fields, are_known = {}, True
     for field in plan.fields:
@@ -595,5 +596,5 @@ def estimate(plan: Plan, limits: Limits | None = None, watcher: Watcher = NOBODY
     other_bytes = plan.file_bytes - sum(shard.slack_bytes for shard in plan.shards) - raw_bytes + table_bytes
     file_bytes = sum(field.stored for field in fields.values()) + other_bytes
     pieces = 0 if plan.source.cuts is None else len(plan.source.cuts)
-    all_seconds = seconds / share + once * pieces if share else 0.0
+    all_seconds = seconds / share + found.once * pieces if share else 0.0
     return Estimate(fields, file_bytes, plan.file_bytes + table_bytes, plan.exact, samples, all_seconds)
