@@ -163,8 +163,8 @@ class Grouped(SampleSource):
     seconds, decoded, group = 0.02, [-1], -1
     cuts = np.arange(0, 512, 64)
 
-    def part(self, start, stop):
-        part = super().part(start, stop)
+    def slice(self, start, stop):
+        part = super().slice(start, stop)
         part.__class__, part.group = Grouped, start // 64
         return part
 
