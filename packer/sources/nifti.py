@@ -13,6 +13,7 @@ float32, the millimetres from one voxel to the next. They are those of the first
 from __future__ import annotations
 
 import gzip
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from packer.sources.dtypes import DoesNotFitError, check_casts, common_dtype, co
 from packer.sources.files import FileSet, open_raw, unreadable
 from packer.sources.headers import misfits
 from packer.sources.kinds import Kind, pair_by_name
-from packer.sources.looking import Header, leave_out
+from packer.sources.looking import Header, leave_out, notes_of
 from packer.sources.options import SourceOptions
 from packer.sources.table import Files, LaidField, Row, SampleTable, bounds_of
 from packer.watcher import Watcher
@@ -41,6 +42,8 @@ _PLACE = (
 )
 _SUFFIX = re.compile(r"\.nii(\.gz)?$", re.IGNORECASE)
 _FLOAT32 = np.finfo(np.float32)
+#: What is said of a file that is longer than its header says.
+_AFTER = "bytes after its values are not packed"
 _CHANNEL = re.compile(r"(.+)_(\d{4})")
 #: Numbers of a sample: the files that are channels of the volume of a field, 0 if its one file is all of it; and
 #: whether the affines of its fields differ.
@@ -107,25 +110,28 @@ def look(row: Row, options: SourceOptions) -> Header:
     """
     layout, numbers, affines, sizes = list[LaidField](), dict[str, int](), list[NDArray[np.float64]](), {}
     for field, paths in row.paths.items():
-        shape, dtype, affine = _look_at(paths, row.numbers[_CHANNELS.format(field)])
+        shape, dtype, affine, notes = _look_at(paths, row.numbers[_CHANNELS.format(field)])
         sizes[field] = shape[:3]
         axes = tuple(f"{field}[{axis}]" for axis in range(len(shape)))
         numbers |= dict(zip(axes, shape, strict=True))
         form = f"{len(shape)} axes" + "".join(f", {n} channels" for n in shape[3:])
-        layout.append(LaidField(field, dtype, axes, form))
+        layout.append(LaidField(field, dtype, axes, form, notes=notes))
         affines.append(affine)
     if len(set(sizes.values())) > 1:
         raise SourceError(f"the fields of one sample differ in size: {sizes}; fix it or move it away", row.path)
     return Header(tuple(layout), numbers | {_APART: int(not _lie_alike(*affines))})
 
 
-def _look_at(paths: Sequence[str], channels: int) -> tuple[tuple[int, ...], str, NDArray[np.float64]]:
-    """Return shape and dtype of a volume, and the affine of its first file."""
-    kinds, affines = [], list[NDArray[np.float64]]()
+def _look_at(paths: Sequence[str], channels: int) -> tuple[tuple[int, ...], str, NDArray[np.float64], tuple[str, ...]]:
+    """Return shape and dtype of a volume, the affine of its first file, and what of its files is not packed."""
+    kinds, affines, notes = [], list[NDArray[np.float64]](), tuple[str, ...]()
     for path in paths:
         with _loaded(path) as image:
             kinds.append((image.shape, _dtype_of(image, path)))
             affines.append(image.affine)
+            end = image.dataobj.offset + math.prod(image.shape) * image.get_data_dtype().itemsize
+            if path.lower().endswith(".nii") and Path(path).stat().st_size > end:  # of a compressed one it is not known
+                notes = (_AFTER,)
         if not _lie_alike(affines[0], affines[-1]):
             reason = f"its affine is not that of {Path(paths[0]).name}, another channel of the same volume"
             raise SourceError(f"{reason}; resample them to one grid, or move them away", path)
@@ -137,7 +143,7 @@ def _look_at(paths: Sequence[str], channels: int) -> tuple[tuple[int, ...], str,
         ]
         reason = f"the channels of one volume differ: {first_few(channels_in_words)}; fix them or move them away"
         raise SourceError(reason, paths[0])
-    return (*shapes[0], channels) if channels else shapes[0], dtype, affines[0]
+    return (*shapes[0], channels) if channels else shapes[0], dtype, affines[0], notes
 
 
 def _dtype_of(image: Any, path: str) -> str:
@@ -230,6 +236,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     if others := [table.names[n] for n in np.flatnonzero(table.numbers[_APART]).tolist()] if table.names else []:
         kept = next(iter(table.inputs))
         remarks.append(f"affines of the fields differ in {first_few(others)}; that of {kept} is kept")
+    remarks += notes_of(table)
     return table.relaid(lambda laid: laid._replace(dtype=dtype_of[laid.name]))
 
 

@@ -313,3 +313,17 @@ def test_a_last_axis_of_one_is_said(tmp_path: Path) -> None:
     source = open_sources([f"image={tmp_path}/images", f"label={tmp_path}/labels"])
     assert "field label has a last axis of one, which image has not: it is packed as it is" in source.remarks
     assert source.fields[1].shape == (4, 3, 2, 1)
+
+
+def test_bytes_after_the_values_are_said(tmp_path: Path) -> None:
+    """One remark counts the files that have some; what is read is the same."""
+    for name in "abc":
+        save(tmp_path / f"{name}.nii", np.arange(24, dtype="f4").reshape(2, 3, 4))
+    for name in "ab":
+        with (tmp_path / f"{name}.nii").open("ab") as file:
+            file.write(b"more")
+    source = open_sources([str(tmp_path)])
+    assert source.remarks == ["field image, 2 files: bytes after its values are not packed"]
+    volumes = [volume for block in source.read() for volume in block["image"]]
+    assert len(volumes) == 3
+    assert all(np.array_equal(volume, np.arange(24).reshape(2, 3, 4)) for volume in volumes)
