@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from opened_sources import read_each
 from pyarrow import parquet
+from real_files import real_files
 
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
@@ -117,6 +118,51 @@ def test_text_and_classes_as_polars_writes_them(tmp_path: Path) -> None:
     }
 
 
+#: What polars and duckdb have written, each a type of its own: times count what their column says, from 1970 on.
+BOTH = {
+    "flag": [True, False],
+    "small": [1, -2],
+    "single": [0.5, -1.5],
+    "day": [19782, -1],
+    "time": [1_704_110_400_000_005, -31_536_000_000_000],
+    "at.x": [1, 2],
+    "at.y": ["p", "q"],
+}
+OF_EACH = {
+    "pola-rs+polars": {
+        "large": [1, 2**63],
+        "text": ["a", ""],
+        "kind": [0, 1],
+        "choice": [0, 1],
+        "took": [1_000, -86_400_000],
+        "grid": [[1.0, 2.0], [3.0, 4.0]],
+    },
+    "duckdb+duckdb": {
+        "large": [2**64 - 1, 2**63],
+        "text": ["a", "Grüße"],
+        "kind": ["cat", "dog"],
+        "zoned": [1_704_110_400_000_000, -31_536_000_000_000],
+        "grid": [[1.0, 2.0], [3.0, 4.0]],
+    },
+}
+
+
+@pytest.mark.parametrize("program", OF_EACH)
+def test_types_of_other_programs(program: str) -> None:
+    """Categories, enums, durations, arrays, lists and structs keep their values, as do numbers to the last bit."""
+    (path,) = real_files(f"parquet/{program}/types.parquet")
+    assert rows(path, 0, 2) == {**BOTH, **OF_EACH[program], "list": [[1, 2], []]}
+
+
+def test_thousands_of_columns(tmp_path: Path) -> None:
+    """A table of measurements may have one for each; --columns makes them one field."""
+    names, values = [f"c{n}" for n in range(3_000)], list(range(3_000))
+    for file, mark in (("a.csv", ","), ("b.csv", ";")):
+        (tmp_path / file).write_text(f"{mark.join(names)}\n{mark.join(map(str, values))}\n", encoding="utf-8-sig")
+    assert rows(tmp_path / "a.csv") == {name: [value] for name, value in zip(names, values, strict=True)}
+    assert rows(tmp_path / "b.csv", delimiter=";", columns=("x=c*",)) == {"x": [values]}
+
+
 def test_classes_of_several_files_have_one_number(tmp_path: Path) -> None:
     """Dictionaries are joined, and the manifest has the names."""
     for number, names in enumerate((["cat", "dog"], ["emu", "cat"])):
@@ -210,6 +256,7 @@ def test_columns_of_files_may_be_in_another_order(tmp_path: Path) -> None:
     [
         ("a.csv", "a;b\n1;2\n", "is it --delimiter ';'"),
         ("a.tsv", "a\n1,5\n2,5\n", "decimal comma"),
+        ("a.csv", "\ufeffa;b\n1,5;2\n2,5;3\n", "is it --delimiter ';'"),
         ("a.csv", "a,b\n", "has no rows"),
         ("a.csv", "a,b\n1,2,3\n", "cannot be read as a table"),
         ("a.csv", 'a,b\n1,x\n2,"y\n3,z\n', "a quote is never closed in the row that begins with '2,\"y'"),
