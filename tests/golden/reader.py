@@ -112,11 +112,10 @@ class Field:
         good = self.filter != "photo" or (self.kind == "image" and self.dtype in (np.uint8, np.uint16))
         good &= self.filter != "decimal" or (self.dtype in (np.float32, np.float64) and self.digits in range(16))
         if "jpeg" in self.stages:
-            ((_, *options),) = self.described["codec"]
-            is_clip = self.kind == "array" and len(self.shape) == 4
+            config, is_clip = self.described["codec"][0], self.kind == "array" and len(self.shape) == 4
             good &= (self.kind == "image" or is_clip) and self.dtype == np.uint8 and self.shape[-1] in (1, 3)
-            good &= options == [] or (options == ["quality"] and self.described["codec"][0]["quality"] in range(1, 101))
-            good &= self.described["frame"] == ({"rows": 1} if is_clip else {"samples": 1})
+            good &= config.keys() <= {"id", "quality"} and config.get("quality", 1) in range(1, 101)
+            good &= len(self.stages) == 1 and self.described["frame"] == {"rows" if is_clip else "samples": 1}
         check(good and not {"pickle", "photo", "decimal"} & set(self.stages), f"{self.name}: codecs {self.stages}")
 
     def nbytes(self, shape: list[int]) -> int:
@@ -316,7 +315,6 @@ class Dataset:
             check(np.lib.format.read_magic(file) == (1, 0), f"constants: {name} is not of NPY version 1.0")
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
             check(not fortran and dtype.name in DTYPES and dtype.str[0] in "<|", f"constants: {name}: its dtype")
-            held = file.read()
-            check(len(held) == dtype.itemsize * math.prod(shape), f"constants: {name}: its size")
+            check(len(held := file.read()) == dtype.itemsize * math.prod(shape), f"constants: {name}: its size")
             found[name] = np.frombuffer(held, dtype).reshape(shape)
         return found

@@ -114,7 +114,7 @@ class Kind:
         options: of the conversion.
         codecs: those that fit some field of the kind.
         constants: whether a grid is kept once for all samples.
-        again: the folder of an export that is converted again; None if its samples can be exported only to HDF5.
+        again: the folder of an export that is converted again.
     """
 
     write: Callable[[Path, int, int], list[Values]]
@@ -122,14 +122,14 @@ class Kind:
     codecs: tuple[str, ...] = ("none", "lz4", "zstd", "auto")
     options: SourceOptions = field(default_factory=SourceOptions)
     constants: bool = False
-    again: str | None = ""
+    again: str = ""
 
 
 KINDS = {
     "rows": Kind(rows, "", options=SourceOptions(once=("grid",)), constants=True),
     "groups": Kind(groups, "demo", options=SourceOptions(samples="groups", once=("grid",)), constants=True),
     "images": Kind(images, "p", codecs=("none", "zstd", "photo+lz4", "photo+zstd", "auto"), again="image"),
-    "clips": Kind(clips, "clip", options=SourceOptions(samples="folders"), again=None),
+    "clips": Kind(clips, "clip", options=SourceOptions(samples="folders"), again="image"),
     "clouds": Kind(clouds, "c"),
 }
 
@@ -419,13 +419,9 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0), kill=KILLS)
     def export_and_convert(self, number: int, kill: int | None) -> None:
-        """Exported files convert to the same samples again; clips cannot be exported as pictures."""
+        """Exported files convert to the same samples again."""
         held, out = self.pick(number), self.new_path("out")
         kind = KINDS[held.kind]
-        if kind.again is None:
-            with self.watched(), refused():
-                export(held.path, out)
-            return
         with self.watched():
             if kill is None or kill_at_step(lambda: export(held.path, out), kill):
                 export(held.path, out, overwrite=kill is not None)

@@ -120,7 +120,7 @@ def _parts(folder: Path) -> Iterator[dict[str, Any]]:
         chosen: dict[str, Any] = {"fields": field.name, "verify": number % 3 == 0}
         if field.kind == "image" and None not in field.shape[2:]:
             yield chosen | {"crop": Crop(1, of=field.name)}
-        if field.kind == "array" and field.shape[:1] == (None,):
+        if field.kind == "array" and field.shape[:1] == (None,) and None not in field.shape[1:]:
             yield chosen | {"points": PointSample(7, fields=[field.name])}
             if field.shape[1:] == (3,):
                 yield chosen | {"points": VoxelSample(0.5, of=field.name)}
