@@ -18,7 +18,6 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,6 +36,8 @@ from packer.sources.table import LaidField, Row, SampleTable
 from packer.watcher import Watcher
 
 _IMAGE, _ADVICE = "image", "pack the tar again"
+#: Bytes of a picture that is read at once to find its header: to open the tar again for it takes longer.
+_SMALL_BYTES = 2**16
 #: The rate and shape of a FLAC file are in its first block (RFC 9639, section 8.2): behind these bytes.
 _FLAC_START, _FLAC_INFO = b"fLaC", 18
 
@@ -146,7 +147,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
 def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     """Return the values of a sample."""
     sample = dict[str, Any]()
-    with _raw(row.path) as file:
+    with _raw(row.path, buffering=0) as file:
         for laid in row.layout:
             if laid.detail is None:  # a further field of a member
                 continue
@@ -174,7 +175,8 @@ class _Reader(NamedTuple):
 def _look_at_picture(
     field: str, file: io.BufferedReader, member: _Member, options: SourceOptions
 ) -> tuple[list[LaidField], dict[str, int]]:
-    header = header_in((file.name, member.at, member.size), field, options)
+    is_small = member.size <= _SMALL_BYTES
+    header = header_in(_bytes(file, member) if is_small else (file.name, member.at, member.size), field, options)
     shape, notes = (f"{field}.height", f"{field}.width", header.channels), (header.note,) if header.note else ()
     laid = LaidField(field, header.dtype, shape, header.in_words, "image", notes=notes)
     return [laid], {f"{field}.height": header.height, f"{field}.width": header.width}
@@ -275,9 +277,9 @@ _READERS = {
 
 
 @contextmanager
-def _raw(path: str) -> Iterator[io.BufferedReader]:
+def _raw(path: str, buffering: int = -1) -> Iterator[Any]:
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb", buffering) as file:  # noqa: PTH123 - without a Path: once for each sample
             yield file
     except OSError as error:
         raise unreadable(error, path) from error
@@ -293,9 +295,11 @@ def _opened(path: str) -> Iterator[tuple[io.BufferedReader, tarfile.TarFile]]:
             raise SourceError(f"cannot be read as a tar ({error}); download it again, or gunzip it", path) from error
 
 
-def _bytes(file: io.BufferedReader, member: _Member) -> bytes:
+def _bytes(file: Any, member: _Member) -> bytes:
     file.seek(member.at)
-    data = file.read(member.size)
+    data: bytes = file.read(member.size)
+    while len(data) < member.size and (more := file.read(member.size - len(data))):
+        data += more  # a call gives 2 GiB at most
     if len(data) < member.size:
         raise SourceError("ends before its last byte: the tar is cut; download it again")
     return data
