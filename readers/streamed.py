@@ -17,7 +17,7 @@ from packer.remote import Cache, Claim
 from readers.joined import parts_of
 from readers.mix import AnySource
 from readers.needs import Needs
-from readers.order import Order, SamplerOrder, Sequential, Shuffled
+from readers.order import Mixed, Order, SamplerOrder, Sequential, Shuffled
 from readers.shard_order import ShardShuffled
 from readers.shard_stream import Stream
 from readers.share import Batches, Share
@@ -62,6 +62,8 @@ def open_stream(
         needs = needs_of_node = _needs_of(dataset, batches, looks)
         if has_neighbours:
             needs_of_node = _needs_of(dataset, order.batches(epoch, _node_share(share), done), looks)
+            if isinstance(order, Mixed):  # else what one rank keeps for later, others would have to wait for
+                needs = needs_of_node
         return needs, _fit(dataset, needs_of_node, order, share)
 
     try:
