@@ -35,6 +35,13 @@ def check_fits(dataset: AnySource, order: Order, share: Share) -> None:
 
     The numbers of a sampler are asked for when a loop begins: then this is checked, too.
     """
+    if dataset.exceeds_cache and isinstance(order, Mixed) and share.world_size > share.nodes:
+        # Each would hold what another waits for, since their batches take unlike shares of the datasets.
+        nbytes = sum(entry.bytes for entry in dataset.entries)
+        raise UsageError(
+            f"{dataset!r}: several ranks of a node read a Mix only if its cache holds all of it: raise cache_bytes to "
+            f"{nbytes:,}, or make one dataset of them by packer merge"
+        )
     if dataset.exceeds_cache and not isinstance(order, SamplerOrder):
         needs = _needs_of(dataset, order.batches(0, _node_share(share), 0))
         for cache, cache_needs in _fit(dataset, needs, order, share, refuses=True).items():
@@ -62,8 +69,6 @@ def open_stream(
         needs = needs_of_node = _needs_of(dataset, batches, looks)
         if has_neighbours:
             needs_of_node = _needs_of(dataset, order.batches(epoch, _node_share(share), done), looks)
-            if isinstance(order, Mixed):  # else what one rank keeps for later, others would have to wait for
-                needs = needs_of_node
         return needs, _fit(dataset, needs_of_node, order, share)
 
     try:

@@ -483,6 +483,16 @@ def test_a_shuffled_mix_is_shuffled_by_shards(many, s3, folder, tmp_path, room) 
         Loader(mix, 8, shuffle=True)
 
 
+@pytest.mark.parametrize("batches", ["mixed", "one"])
+def test_ranks_of_a_node_need_room_for_a_whole_mix(many, room, batches) -> None:
+    """Where they have not, each would wait for what another holds: refused when the Loader is made."""
+    given = {"shuffle": True, "rank": 0, "world_size": 2}
+    mix = Mix({PackedDataset(many, **room(8)): 1, PackedDataset(many, **room(8)): 2}, batches=batches)
+    with pytest.raises(UsageError, match=r"cache holds all of it: raise cache_bytes to [0-9,]+, or make one"):
+        Loader(mix, 8, **given)
+    Loader(mix, 8, shuffle=True)
+
+
 def test_an_order_that_fetches_shards_again_and_again_says_so(made, caplog) -> None:
     """Where each batch fits, but not the shards between two batches: one that Loader draws is refused."""
     numbers = np.random.default_rng(0).permutation(384)
