@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, first_few
-from packer.sources.files import refuse_pointer, unreadable
+from packer.sources.files import read_file, unreadable
 from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
@@ -143,11 +143,7 @@ def _opened(path: str) -> Boxes:
 
 @lru_cache(maxsize=2)
 def _decoded(path: str, size: int, changed: int) -> Boxes:
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise unreadable(error, path) from error
-    refuse_pointer(data, path)
+    data, _ = read_file(path)
     try:
         coco = msgspec.json.decode(data, type=_Coco)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -384,6 +384,21 @@ def open_raw(path: str) -> FileIO:
     return open(path, "rb", buffering=0)  # noqa: PTH123
 
 
+def read_file(path: str, most: int = -1) -> tuple[bytes, int]:
+    """Return the bytes of a file, or its first `most`, and how many there are.
+
+    Raises:
+        SourceError: it cannot be read, or is a pointer to data that git-LFS has not fetched.
+    """
+    try:
+        with open_raw(path) as file:
+            data, size = file.read(most), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise unreadable(error, path) from error
+    refuse_pointer(data, path)
+    return data, size
+
+
 def unreadable(error: BaseException, path: str, reason: str = "") -> PackerError:
     """Return the error of a file that cannot be read: the one place that decides whether the file is a bad one.
 

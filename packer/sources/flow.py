@@ -10,13 +10,12 @@ netpbm.sourceforge.net/doc/pfm.html.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packer.errors import SourceError
-from packer.sources.files import unreadable
+from packer.sources.files import read_file
 from packer.sources.kinds import Kind
 from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
@@ -41,11 +40,7 @@ def look(row: Row, options: SourceOptions) -> Header:
 
 def _header(path: str) -> tuple[int, int, int, int, str]:
     """Return height, width and channels, where the values begin, and their dtype."""
-    try:
-        with Path(path).open("rb") as file:
-            head, nbytes = file.read(_HEAD_BYTES), Path(path).stat().st_size
-    except OSError as error:
-        raise unreadable(error, path) from error
+    head, nbytes = read_file(path, _HEAD_BYTES)
     if head.startswith(_FLO) and len(head) >= _FLO_START:
         width, height = np.frombuffer(head, "<i4", 2, 4).tolist()
         channels, start, dtype = 2, _FLO_START, "<f4"

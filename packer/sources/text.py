@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from packer.errors import SourceError
-from packer.sources.files import decode_text, refuse_pointer, unreadable
+from packer.sources.files import decode_text, read_file
 from packer.sources.kinds import Kind
 from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
@@ -24,12 +23,9 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
 
 
 def _text(path: str) -> str:
+    data, _ = read_file(path)
     try:
-        data = Path(path).read_bytes()
-        refuse_pointer(data, path)
         return decode_text(data)
-    except OSError as error:
-        raise unreadable(error, path) from error
     except UnicodeDecodeError:
         raise SourceError("is not text in UTF-8, nor in UTF-16 with its mark; save it as such", path) from None
 

@@ -8,7 +8,6 @@ objects, in the order of the alphabet; `difficult` (n,) int64. Parts of objects 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,7 +15,7 @@ import msgspec
 import numpy as np
 
 from packer.errors import SourceError, first_few
-from packer.sources.files import refuse_pointer, unreadable
+from packer.sources.files import read_file
 from packer.sources.kinds import Kind
 from packer.sources.looking import Header, agree_on_most
 from packer.sources.options import SourceOptions
@@ -68,11 +67,7 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
 
 def _objects(path: str) -> list[tuple[str, list[float], int]]:
     """Return name, box and difficulty of every object."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise unreadable(error, path) from error
-    refuse_pointer(data, path)
+    data, _ = read_file(path)
     try:
         root = ElementTree.fromstring(data)
     except ElementTree.ParseError as error:

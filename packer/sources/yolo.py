@@ -8,14 +8,13 @@ An image without objects has an empty file; of one without a file, `--missing bo
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.files import decode_text, refuse_pointer, unreadable
+from packer.sources.files import decode_text, read_file
 from packer.sources.kinds import Kind
 from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
@@ -50,12 +49,9 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
 
 def _objects(path: str) -> NDArray[np.float64]:
     """Return the numbers of all lines, (n, 5)."""
+    data, _ = read_file(path)
     try:
-        data = Path(path).read_bytes()
-        refuse_pointer(data, path)
         lines = [line.split() for line in decode_text(data).splitlines() if line.strip()]
-    except OSError as error:
-        raise unreadable(error, path) from error
     except UnicodeDecodeError:
         raise SourceError(f"is not text; {_EXPECTED}", path) from None
     objects = np.empty((len(lines), _NUMBERS))

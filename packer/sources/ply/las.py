@@ -7,7 +7,6 @@ such as `classification` and `return_number` are uint8, and extra dimensions wit
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.files import open_raw, refuse_pointer, unreadable
+from packer.sources.files import open_raw, read_file, unreadable
 from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
@@ -87,12 +86,7 @@ def _opened(path: str) -> Iterator[Any]:
     """Open a file by laspy; errors of laspy and of the decoder on damaged files become a SourceError."""
     import laspy
 
-    try:
-        with open_raw(path) as file:
-            start, size = file.read(_MOST_POINTER_BYTES), os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise unreadable(error, path) from error
-    refuse_pointer(start, path)
+    start, size = read_file(path, _MOST_POINTER_BYTES)
     if not start.startswith(_SIGNATURE):
         raise SourceError(f"is no LAS file: it does not begin with {_SIGNATURE.decode()}; download it again", path)
     if tuple(start[_VERSION]) not in _VERSIONS:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.files import open_raw, refuse_pointer, unreadable
+from packer.sources.files import open_raw, read_file, unreadable
 from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
@@ -115,12 +115,7 @@ def _head_of(path: str) -> _Head:
     Raises:
         SourceError: the file cannot be read, is no PCD file, or its header is wrong; names the line.
     """
-    try:
-        with open_raw(path) as file:
-            start, size = file.read(_MAX_HEADER_BYTES), os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise unreadable(error, path) from error
-    refuse_pointer(start, path)
+    start, size = read_file(path, _MAX_HEADER_BYTES)
     if (end := _DATA.search(start)) is None:
         raise SourceError("is no PCD file: it has no line that begins with DATA; download it again", path)
     lines = start[: end.end()].decode("latin-1").splitlines()
