@@ -22,7 +22,7 @@ from readers.batch import Ragged
 from readers.draws import Asked, Visits
 from readers.fields import Describe, FieldReader, LastResult, Places, WholeReader
 from readers.gather import Allocate, fresh
-from readers.points import tied_fields
+from readers.points import check_rows, tied_fields
 from readers.rows import part_field
 from readers.windows import Reading
 
@@ -30,8 +30,6 @@ Edges = NDArray[np.float64]
 #: How boxes may be written: `xywh` in pixels, as COCO has them; `xyxy`; `voc`, which counts pixels from 1, the last one
 #: included; and `yolo`, middle and size as shares of the image.
 BOX_FORMATS = "xywh", "xyxy", "voc", "yolo"
-
-
 #: By how much the area of a box that is moved may be less, of what was there.
 _ROUNDING = 1e-9
 #: Returns sizes of samples, first pixels of their crops and orientations, as `Placing.place` of `crop.py` does.
@@ -184,19 +182,13 @@ class BoxReader(FieldReader):
         values = moved.values
         if self.field.name != self._moving.name:
             rows, lengths = _read_rows(self._whole, located)
-            self._check_rows(located, lengths, moved.lengths)
+            rule = "fields of boxes need a row for each"
+            name, boxes = self.field.name, self._moving.name
+            check_rows(self._describe, located.number, name, lengths, boxes, moved.lengths, rule)
             values = rows[moved.rows]
         flat = (allocate or fresh)(values.nbytes)
         kept = flat.view(self._dtype).view(len(values), *self._shape[1:])
         return Ragged(kept.copy_(torch.from_numpy(values)), torch.from_numpy(moved.offsets.copy()))
-
-    def _check_rows(self, located: Located, lengths: Numbers, boxes: Numbers) -> None:
-        if (lengths != boxes).any():
-            item = int((lengths != boxes).argmax())
-            raise UsageError(
-                f"{self._describe(int(located.number[item]))}: field {self.field.name!r} has {lengths[item]} "
-                f"rows and {self._moving.name!r} {boxes[item]}; fields of boxes need a row for each"
-            )
 
 
 def _read_rows(reader: WholeReader, located: Located) -> tuple[NDArray[Any], Numbers]:

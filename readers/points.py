@@ -150,19 +150,26 @@ def _check_untied(field: Places, first: Places, describe: Describe, compared: Nu
 
 
 def check_rows(
-    describe: Describe, samples: Numbers, name: str, lengths: Numbers, first_name: str, points: Numbers
+    describe: Describe,
+    samples: Numbers,
+    name: str,
+    lengths: Numbers,
+    first_name: str,
+    points: Numbers,
+    rule: str = "fields that are sampled together need a row for each point",
 ) -> None:
-    """Raise UsageError if a field does not have a row for each point of samples (n,).
+    """Raise UsageError if a field does not have a row for each point, or box, of samples (n,).
 
     Args:
         lengths: rows of the field, (n,).
         points: rows of the field `first_name`, which tells how many points there are, (n,).
+        rule: that the field breaks, in words.
     """
     if (lengths != points).any():
         item = int((lengths != points).argmax())
         raise UsageError(
             f"{describe(int(samples[item]))}: field {name!r} has {lengths[item]} rows and {first_name!r} "
-            f"{points[item]}; fields that are sampled together need a row for each point"
+            f"{points[item]}; {rule}"
         )
 
 
