@@ -1,3 +1,3 @@
-"""Turn PNG pairs, PLY clouds and HDF5 files into compressed, contiguous LMDB shards."""
+"""Turn pictures, point clouds, arrays, tables and videos into compressed, contiguous LMDB shards."""
 
 __version__ = "0.1.0"

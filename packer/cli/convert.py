@@ -49,11 +49,12 @@ def convert(
     part: str | None,
     dry_run: bool,
 ) -> None:
-    """Pack images, point clouds or HDF5 files into the dataset OUT.
+    """Pack pictures, point clouds, arrays, tables or videos into the dataset OUT.
 
-    A SOURCE is a folder, a file, or a quoted pattern such as 'clouds/*.ply'; LMDB folders of BasicSR, .npy and .npz
-    are sources too. Images of several fields are paired by name: give FIELD=SOURCE for each. What is
-    skipped is listed in OUT/left-out-*.jsonl. Stopped halfway? Run the same command again: finished shards are kept.
+    A SOURCE is a folder, a file, a URL, or a quoted pattern such as 'clouds/*.ply': PNG, JPEG, TIFF, PLY, LAS, PCD,
+    HDF5, NetCDF, zarr, .npy, NIfTI, CSV, parquet, tar, MP4, LeRobot, COCO and others. Files of several fields are
+    paired by name: give FIELD=SOURCE for each. What is skipped is listed in OUT/left-out-*.jsonl. Stopped halfway?
+    Run the same command again: finished shards are kept.
 
     \b
     $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed

@@ -22,7 +22,7 @@ from packer.errors import PackerError, printable
 #: Name and one line of help of every command, by heading. The module of its name is imported when it is called.
 GROUPS = {
     "Make": {
-        "convert": "Pack images, point clouds or HDF5 files into a dataset.",
+        "convert": "Pack pictures, point clouds, arrays, tables or videos into a dataset.",
         "plan": "Say what convert would make, before anything is written.",
         "codecs": "Try every codec on some samples of the sources.",
     },
@@ -109,7 +109,7 @@ class Program(click.Group):
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(packer.__version__, message="packer %(version)s")
 def main() -> None:
-    """Turn PNG pairs, PLY clouds and HDF5 files into packed datasets, which PyTorch reads at the speed of memory.
+    """Turn pictures, point clouds, arrays, tables and videos into datasets that PyTorch reads at the speed of memory.
 
     \b
     $ packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR
