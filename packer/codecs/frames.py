@@ -65,6 +65,7 @@ class FrameCodec:
 
     Args:
         channels: of the images of the column; 0 if they differ, or it has no images.
+        image_axes: how many of the last axes are one image of `jpeg`, 2 or 3; an attribute, too.
 
     Attributes:
         is_photo: whether it begins with `photo`, the filter of images.
@@ -73,8 +74,8 @@ class FrameCodec:
         is_raw: whether bytes are stored as they are.
     """
 
-    def __init__(self, configs: Sequence[Config], dtype: np.dtype[Any], channels: int = 0) -> None:
-        self.dtype = dtype
+    def __init__(self, configs: Sequence[Config], dtype: np.dtype[Any], channels: int = 0, image_axes: int = 3) -> None:
+        self.dtype, self.image_axes = dtype, image_axes
         first = configs[0]["id"] if configs else ""
         self.is_photo, self.is_jpeg = first == PHOTO, first == JPEG
         self.quality: int | None = configs[0].get("quality") if self.is_jpeg else None
@@ -104,7 +105,7 @@ class FrameCodec:
             return raw
         if self.quality is not None:
             try:
-                made = encode_jpeg(frame.reshape(frame.shape[-3:]), self.quality)
+                made = encode_jpeg(frame.reshape(self.image_shape(frame.shape)), self.quality)
             except ValueError as error:
                 raise UsageError(f"codec {JPEG}: {error}; take another one") from None
             return made if len(made) <= frame.nbytes * (1 - self._least_saving) else raw
@@ -124,14 +125,19 @@ class FrameCodec:
             raise UsageError(f"codec {self._name} does not give back every bit of {self.dtype.name}; take another one")
         return stored if len(stored) <= frame.nbytes * (1 - self._least_saving) else raw
 
+    def image_shape(self, shape: Sequence[int]) -> list[int]:
+        """Return height, width and channels of the image in a frame, or of those in a clip, of some shape."""
+        return [*shape[-self.image_axes :], 1][:3]
+
     def as_stored(self, value: Any) -> Any:
         """Return a value as it comes back once it was stored: an image or a clip is changed if there is a quality."""
         if self.quality is None:
             return value
         values = np.asanyarray(value)
         stored = np.array(values)
-        steps = bands_of(values, 1) if values.ndim > 3 else [values]
-        for image, step in zip(stored.reshape(-1, *values.shape[-3:]), steps, strict=True):
+        is_clip, shape = values.ndim > self.image_axes, self.image_shape(values.shape)
+        images = stored.reshape(len(values) if is_clip else 1, *shape)
+        for image, step in zip(images, bands_of(values, 1) if is_clip else [values], strict=True):
             frame = memoryview(self.encode(step))
             if not file_of(step) and len(frame) != image.nbytes:
                 decode_jpeg(frame, image.shape, image.reshape(-1))
@@ -203,7 +209,7 @@ class FrameCodec:
                 if self.is_jpeg and end - start != size:
                     assert shapes is not None, "each frame holds one image"
                     file = file_of_frame(memory[start:end], size)
-                    decode_jpeg(file, shapes[number].tolist()[-3:], out[place : place + size])
+                    decode_jpeg(file, self.image_shape(shapes[number].tolist()), out[place : place + size])
                 else:
                     out.data[place : place + size] = self.decode(memory[start:end], size)
             except ValueError as error:

@@ -98,7 +98,7 @@ def with_files(clip: NDArray[Any], files: Sequence[bytes]) -> NDArray[Any]:
 
 def bands_of(sample: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:
     """Yield so many rows of a sample at a time; steps of a clip that knows its files know theirs."""
-    files = files_of(sample) if sample.ndim > 3 else ()
+    files = files_of(sample) if len(files_of(sample)) == len(sample) else ()
     for first in range(0, len(sample), rows):
         band = sample[first : first + rows]
         yield EncodedImage.of(band, *files[first : first + rows]) if files else band

@@ -183,8 +183,11 @@ def _list_losses(source: PackedSource, writer: Writer) -> Iterator[str]:
 
 def _default_kind(source: PackedSource) -> str:
     """Return files if the dataset keeps some, else the kind that it was packed from; or png for images, else hdf5."""
+    from packer.export.png import image_spec  # which loads Pillow
+
     jpegs = [field for _, field in source.columns if field.codec and field.codec[0]["id"] == JPEG]
-    if any(field.kind == "image" for field in jpegs) or 0 < len(jpegs) == len(source.columns):
+    are_all = len(jpegs) == len(source.columns) and all(image_spec(field).kind == "image" for field in jpegs)
+    if any(field.kind == "image" for field in jpegs) or (jpegs and are_all):
         return "files"
     kind = all_kinds().get(str(source.origin.get("kind")))
     if kind is not None and kind.exports:

@@ -70,7 +70,7 @@ class Column(Locator):
         for index, (start, end) in enumerate(frames.spans.tolist()):
             if file := file_of_frame(self._bytes.data[start:end], int(frames.decoded[index])):
                 try:
-                    check_jpeg(file, frames.shape[index].tolist()[-3:])
+                    check_jpeg(file, self.codec.image_shape(frames.shape[index].tolist()))
                 except ValueError as error:
                     yield int(frames.frame[index]), f"the JPEG file in frame {int(frames.frame[index])}: {error}"
 

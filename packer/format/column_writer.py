@@ -42,7 +42,7 @@ class ColumnWriter:
         self.raw_bytes = 0
         self._dtype = field.np_dtype
         self._ragged_axes = field.ragged_axes
-        self._codec = FrameCodec(field.codec, self._dtype, field.channels)
+        self._codec = FrameCodec(field.codec, self._dtype, field.channels, field.image_axes)
         self._waiting: list[NDArray[Any]] = []  # runs of samples of the frame that is not yet full
         self._n_waiting = 0
         self._put_chunk = put_chunk

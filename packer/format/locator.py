@@ -175,7 +175,7 @@ class Locator:
         self.field = field
         self._fixed_bytes = field.fixed_bytes
         self.cache = FrameCache() if cache is None else cache
-        self.codec = FrameCodec(field.codec, field.np_dtype, field.channels)
+        self.codec = FrameCodec(field.codec, field.np_dtype, field.channels, field.image_axes)
         self._bytes = memory
         self._opening = opening
         self._lock = threading.Lock()

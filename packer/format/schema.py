@@ -94,9 +94,9 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return f"field {self.name!r}: {PHOTO} is for images of {images}, not {self.kind} {self.dtype}"
         if config["id"] == JPEG:
             quality = config.get("quality", MOST_QUALITY)
-            are_images = self.kind == "image" or (self.kind == "array" and len(self.shape) == 4)
-            if not are_images or self.dtype != JPEG_DTYPE or self.shape[-1] not in JPEG_CHANNELS:
-                images = f"images and clips (T, H, W, C) of {JPEG_DTYPE} with 1 or 3 channels"
+            are_images = self.kind == "array" or (self.kind == "image" and self.shape[-1] in JPEG_CHANNELS)
+            if not are_images or self.dtype != JPEG_DTYPE or len(self.shape) - self.image_axes not in (0, 1):
+                images = f"images (H, W) or (H, W, C) and clips of them of {JPEG_DTYPE} with 1 or 3 channels"
                 return f"field {self.name!r}: {JPEG} is for {images}, not {self.in_words}"
             if type(quality) is not int or not 1 <= quality <= MOST_QUALITY or not set(config) <= {"id", "quality"}:
                 return (
@@ -111,6 +111,14 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return f"one {self.dtype}"
         axes = ", ".join("any" if n is None else str(n) for n in self.shape)
         return f"{self.kind} {self.dtype} [{axes}]"
+
+    @property
+    def image_axes(self) -> int:
+        """Return how many of the last axes are one image, for `jpeg`: 2 if an array has no axis of 1 or 3 channels.
+
+        An axis before them is that of the steps of a clip.
+        """
+        return 3 if self.kind == "image" or (self.shape and self.shape[-1] in JPEG_CHANNELS) else 2
 
     @property
     def np_dtype(self) -> np.dtype[Any]:
@@ -183,7 +191,7 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for number, config in enumerate(self.codec):
             if not isinstance(config.get("id"), str):
                 raise ValueError(f"field {self.name!r}: codec {number} has no id")
-            one_image = FrameRule(samples=1) if self.kind == "image" else FrameRule(rows=1)
+            one_image = FrameRule(samples=1) if len(self.shape) == self.image_axes else FrameRule(rows=1)
             if config["id"] == JPEG and (len(self.codec) > 1 or self.frame != one_image):
                 raise ValueError(f"field {self.name!r}: {JPEG} is a codec by itself, of frames of one image")
             if number and config["id"] in (DECIMAL, PHOTO):

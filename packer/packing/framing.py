@@ -75,7 +75,7 @@ def choose_frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) 
     few steps, since windows of some steps may be read. A file of `jpeg` is a frame: an image, or a step of a clip.
     """
     if codec and codec[0]["id"] == JPEG:
-        return FrameRule(samples=1) if spec.kind == "image" else FrameRule(rows=1)
+        return FrameRule(samples=1) if len(spec.shape) == spec.image_axes else FrameRule(rows=1)
     if spec.kind == "array" and extent.row >= OWN_FRAME_BYTES and (spec.shape[0] is None or len(spec.shape) > 3):
         return FrameRule(rows=max(1, int(FRAME_BYTES / extent.row)))
     is_banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)

@@ -268,9 +268,11 @@ def remark_on_jpegs(
 
 def _remark_on_coding(field: Field, samples: Sequence[NDArray[Any]]) -> Iterator[str]:
     """Yield a sentence on how near the images of some samples come to what they were, in dB, once they are stored."""
-    images = [step for sample in samples for step in (bands_of(sample, 1) if sample.ndim > 3 else [sample])]
+    are_clips = len(field.shape) > field.image_axes
+    images = [step for sample in samples for step in (bands_of(sample, 1) if are_clips else [sample])]
     new = [image for image in images if image.size and not file_of(image)]
-    coder, words = FrameCodec(field.codec, field.np_dtype), "images" if field.kind == "image" else "frames"
+    coder = FrameCodec(field.codec, field.np_dtype, image_axes=field.image_axes)
+    words = "frames" if are_clips else "images"
     if not new:
         return
     if coder.quality is None:
@@ -283,7 +285,7 @@ def _remark_on_coding(field: Field, samples: Sequence[NDArray[Any]]) -> Iterator
     differences = [np.square(coder.as_stored(image).astype(np.float64) - image).mean() for image in new]
     with np.errstate(divide="ignore"):
         nearness = 10 * np.log10(255**2 / np.array(differences))
-    colours = "" if field.shape[-1] == 1 else ", with colours at half the height and width"
+    colours = "" if coder.image_shape(new[0].shape)[2] == 1 else ", with colours at half the height and width"
     yield (
         f"{words} of {field.name} become JPEG files of quality {coder.quality}{colours}: values change, PSNR "
         f"{nearness.min():.1f} to {nearness.max():.1f} dB in the {len(new)} that were looked at"

@@ -104,6 +104,12 @@ def test_clips_are_folders_of_frames(tmp_path, codec):
         assert np.array_equal(ours, theirs["clip"])
 
 
+def test_arrays_that_png_does_not_hold_go_to_hdf5_though_they_are_jpeg_files(tmp_path):
+    """Arrays (H, W) and (H, W, 3) come back as arrays."""
+    convert([{"x": photograph(24, 30)[..., 0], "y": photograph(24, 30)}], tmp_path / "d", codec="jpeg:90")
+    assert export(tmp_path / "d", tmp_path / "out").to == "hdf5"
+
+
 def test_a_clip_without_frames_has_no_file(tmp_path):
     """It is an error rather than a sample that is left out."""
     convert([{"clip": np.zeros((n, 4, 4, 3), np.uint8)} for n in (1, 0)], tmp_path / "d", codec="none")

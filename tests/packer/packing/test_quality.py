@@ -29,9 +29,11 @@ from readers import PackedDataset, Windows
 
 
 def by_simplejpeg(image: Any, quality: int) -> Pixels:
-    """An image (H, W, C) as its own encoding decodes; as it is where that would save less than a sixteenth."""
+    """An image (H, W, C) or (H, W) as its own encoding decodes; itself where that saves less than a sixteenth."""
     if not image.size:
         return image
+    if image.ndim == 2:
+        return by_simplejpeg(image[:, :, None], quality)[:, :, 0]
     colours, sampling = ("GRAY", "Gray") if image.shape[2] == 1 else ("RGB", "420")
     file = simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality, colours, sampling, fastdct=False)
     return image if len(file) > image.nbytes * 15 / 16 else simplejpeg.decode_jpeg(file, colours)
@@ -60,23 +62,25 @@ def steps_stored(path: Path) -> list[bytes]:
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=3),
-    st.tuples(st.integers(0, 70), st.integers(0, 70), st.sampled_from([1, 3])),
+    st.tuples(st.integers(0, 70), st.integers(4, 70), st.sampled_from([1, 3])),
     st.integers(1, 100),
 )
 def test_values_are_what_their_own_encoding_decodes_to(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], sides: tuple[int, int, int], quality: int
 ) -> None:
-    """Clips of any length and images of any size, gray or not, without pixels too; tiny ones stay as they are."""
+    """Clips and images of any size, gray with and without an axis of channels; tiny ones stay as they are."""
     path = tmp_path_factory.mktemp("quality") / "out"
     clips = [np.resize(soft_clip(max(1, t)), (t, *sides)) for t in lengths]
     images = [np.resize(photograph(60, 60), sides) for _ in lengths]
     with DatasetWriter(path, codec=f"jpeg:{quality}") as writer:
         for clip, image in zip(clips, images, strict=True):
-            writer.add({"clip": clip, "image": image[None]})
+            writer.add({"clip": clip, "stack": clip[..., 0], "image": image, "gray": image[..., 0]})
     for sample, clip, image in zip(PackedDataset(path), clips, images, strict=True):
-        assert sample["clip"].shape == clip.shape
-        assert all(np.array_equal(a, by_simplejpeg(b, quality)) for a, b in zip(sample["clip"], clip, strict=True))
-        assert np.array_equal(sample["image"][0], by_simplejpeg(image, quality))
+        for name, steps in {"clip": clip, "stack": clip[..., 0]}.items():
+            assert sample[name].shape == steps.shape
+            assert all(np.array_equal(a, by_simplejpeg(b, quality)) for a, b in zip(sample[name], steps, strict=True))
+        assert np.array_equal(sample["image"], by_simplejpeg(image, quality))
+        assert np.array_equal(sample["gray"], by_simplejpeg(image[..., 0], quality))
 
 
 def test_images_that_are_jpeg_files_stay_so_and_others_become_some(tmp_path: Path) -> None:
@@ -137,12 +141,12 @@ def test_verify_compares_with_what_is_encoded_again(
     assert damage.samples == (1, 2)
 
 
-@pytest.mark.parametrize("lengths", [(4, 4, 4), (1, 5, 3)])
+@pytest.mark.parametrize(("lengths", "axes"), [((4, 4, 4), 4), ((1, 5, 3), 4), ((2, 3), 3)])
 def test_packing_again_encodes_nothing_anew(
-    tmp_path: Path, lengths: tuple[int, ...], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, lengths: tuple[int, ...], axes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """repack, merge and append keep the files of steps as they are, of clips of one length and of several."""
-    samples = [{"clip": soft_clip(steps)} for steps in lengths]
+    """repack, merge and append keep the files of steps, of clips of one length and of several, and of gray stacks."""
+    samples = [{"clip": soft_clip(steps)[(...,) if axes == 4 else (..., 0)]} for steps in lengths]
     convert(samples, tmp_path / "a", codec="jpeg:60")
     files = steps_stored(tmp_path / "a")
     repack(tmp_path / "a", tmp_path / "b", seed=3)
@@ -172,13 +176,13 @@ def test_a_codec_that_keeps_files_says_where_there_are_none(tmp_path: Path, capl
 @pytest.mark.parametrize(
     ("value", "codec", "words"),
     [
-        (np.zeros((2, 4, 4, 3), np.float32), "jpeg:90", "jpeg is for images and clips .* not array float32"),
+        (np.zeros((2, 4, 4, 3), np.float32), "jpeg:90", "jpeg is for images .* not array float32"),
         (
             np.zeros((2, 4, 4, 4), np.uint8),
             "jpeg:90",
-            r"jpeg is for images and clips .* not array uint8 \[2, 4, 4, 4\]",
+            r"jpeg is for images .* not array uint8 \[2, 4, 4, 4\]",
         ),
-        (np.zeros((4, 4, 3), np.uint8), "jpeg:90", "jpeg is for images and clips"),
+        (np.zeros((4, 3), np.uint8), "jpeg:90", "jpeg is for images"),
         (np.zeros((2, 4, 4, 3), np.uint8), "jpeg:0", "a quality from 1 to 100 is expected, as in jpeg:90"),
         (np.zeros((2, 4, 4, 3), np.uint8), "jpeg:best", "a quality from 1 to 100"),
         (np.zeros((2, 4, 4, 3), np.uint8), '{"id": "jpeg", "quality": 101}', "cannot be used"),
