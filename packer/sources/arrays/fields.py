@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -68,21 +69,31 @@ class ArrayLeaf(NamedTuple):
 
     def changed(self, **changes: Any) -> ArrayLeaf:
         """Return the leaf with changes of its `spec`."""
-        return self._replace(spec=msgspec.structs.replace(self.spec, **changes))
+        return self._replace(spec=_changed(self.spec, *changes.items()))
+
+
+@lru_cache(1024)
+def _changed(spec: FieldSpec, *changes: tuple[str, Any]) -> FieldSpec:
+    return msgspec.structs.replace(spec, **dict(changes))
 
 
 def laid(leaf: ArrayLeaf) -> LaidField:
     """Return the field of a table that a leaf is: of a row with its lengths, else with columns that hold them."""
     spec, shape = leaf.spec, tuple[int | str | None, ...](leaf.spec.shape)
     if leaf.samples is None:  # of a sample, whose lengths and file are its own
-        spec = msgspec.structs.replace(spec, shape=(None,) * len(shape))
+        spec = _changed(spec, ("shape", (None,) * len(shape)))
         shape = tuple(n if n is None else length_name(spec.name, axis) for axis, n in enumerate(shape))
         leaf = leaf._replace(file="")
+    return _laid(leaf._replace(**_OF_NO_SAMPLE), spec, shape)
+
+
+@lru_cache(1024)
+def _laid(leaf: ArrayLeaf, spec: FieldSpec, shape: tuple[int | str | None, ...]) -> LaidField:
     where = f"attribute {leaf.attribute}" if leaf.attribute else leaf.array
     where += "".join(f"[{member}]" for member in leaf.members)
     # An array that is a sample has no path of its own.
     in_words = " of ".join(filter(None, (spec.in_words, where, _classes_in_words(names_of(leaf)))))
-    return LaidField(spec.name, str(spec.dtype), shape, in_words, spec.kind, leaf._replace(**_OF_NO_SAMPLE))
+    return LaidField(spec.name, str(spec.dtype), shape, in_words, spec.kind, leaf)
 
 
 def lengths_of(leaf: ArrayLeaf) -> dict[str, int]:
@@ -153,12 +164,10 @@ def spread_leaves(leaf: ArrayLeaf, dtype: np.dtype[Any], shape: tuple[int, ...])
         problem = f"holds lists of {base}, whose byte order h5py forgets; write them as {native}"
     else:
         try:
-            if text:
-                spec = FieldSpec(name=_UNNAMED, dtype="uint8", kind="text", shape=(None,))
-            else:
-                spec = FieldSpec(name=_UNNAMED, dtype=native, shape=shape if base is None else (None,))
+            kind, stored = ("text", "uint8") if text else ("array", native)
+            leaf = leaf.changed(dtype=stored, kind=kind, shape=(None,) if text or base is not None else shape)
             enum = dict(dtype.metadata or {}).get("enum", {})
-            yield leaf._replace(spec=spec, enum=tuple(sorted((int(n), name) for name, n in enum.items())))
+            yield leaf._replace(enum=tuple(sorted((int(n), name) for name, n in enum.items()))) if enum else leaf
             return
         except ValueError as error:
             problem = f"cannot be stored: {error}"

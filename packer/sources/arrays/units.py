@@ -121,7 +121,9 @@ def units_of(row: Row, kind: str, choice: UnitChoice, options: SourceOptions) ->
         # A path from the root of the tree that names something next to the units is not also the name of a field.
         within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
         within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
-        inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
+        once = tuple(name for name in options.once if name not in outside)
+        is_same = (within, once) == (tuple(options.skip), tuple(options.once))
+        inner = options if is_same else replace(options, skip=within, once=once)
         of_matrices = [f"{group.strip('/')}/{part}" for group in inner.sparse for part in SPARSE_PARTS]
         is_inner_out = Skipping(tree, inner.skip, inner.once, of_matrices)
         units: list[tuple[Header, Facts] | SourceError] = []
@@ -182,7 +184,7 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
         if leaf.attribute:
             continue
         of_array, lost = tree.attributes(root + leaf.array) if leaf.array else (attributes, [])
-        if not options.stored:
+        if of_array and not options.stored:
             leaves[number] = leaf = scaled(leaf, of_array, options.scaled)
         if leaf.scaling:
             of_array = {name: value for name, value in of_array.items() if name not in SCALING}
