@@ -164,6 +164,11 @@ def _markers(file: memoryview | bytes) -> Iterator[tuple[int, int, int, int]]:
             return
 
 
+def bytes_after(file: bytes) -> int:
+    """Return how many bytes follow the image of a JPEG file; 0 if it has no end."""
+    return next((len(file) - start for code, _, start, _ in _markers(file) if code == _END), 0)
+
+
 def check_jpeg(file: memoryview | bytes, shape: Sequence[int] | None = None) -> Head:
     """Return the head of a JPEG file, and check it before anything is decoded.
 

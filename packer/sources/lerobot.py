@@ -27,7 +27,7 @@ from packer.sources.base import LARGE_BYTES, LargeArray
 from packer.sources.files import FileSet, unreadable
 from packer.sources.images import image_in
 from packer.sources.kinds import Kind
-from packer.sources.looking import Header, agree_on_most, notes_of
+from packer.sources.looking import Header, agree_on_most
 from packer.sources.options import SourceOptions
 from packer.sources.table import Files, LaidField, Row, SampleTable
 from packer.sources.video import Frames, Video, look_at, sides_of, turned_sides
@@ -219,9 +219,7 @@ def _looked_at(path: str, *state: int) -> tuple[Video, tuple[int, int], tuple[st
 
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
     """Return the episodes that have the fields of most."""
-    table = agree_on_most(table, watcher, "differs from most episodes: {how}; --skip leaves out a feature")
-    remarks += notes_of(table)
-    return table
+    return agree_on_most(table, watcher, "differs from most episodes: {how}; --skip leaves out a feature")
 
 
 # ---------------------------------------------------------------- values

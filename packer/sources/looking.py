@@ -6,13 +6,13 @@ import contextlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import SourceError, first_few
 from packer.sources.base import Source
 from packer.sources.headers import Columns, misfits, narrowed
 from packer.sources.table import Layout, SampleTable
@@ -41,9 +41,10 @@ class Header(NamedTuple):
 #: Samples of one kind that are read at most, to find a good one.
 MOST_TRIED = 64
 
-#: The column with the number of pieces of a field that were never written, such as `chunk`.
-UNWRITTEN = "{}: unwritten {}"
-#: What is said of all of them.
+#: Columns of what files lack, or have too much of, which `say_of_all` says: the pieces of a field that were never
+#: written, such as `chunk`; the samples of a file of rows that lack any; the bytes of a file of a field after its end.
+UNWRITTEN, LACKING, AFTER = "{}: unwritten {}", "samples with unwritten values", "{}: bytes after the end"
+AFTER_END = "bytes after the end of files are not looked at"
 NEVER_WRITTEN = "values that were never written are packed as the fill value; --unwritten refuse makes them an error"
 
 #: What a kind says of a row: one sample; or those of a file, and the errors of those that are bad.
@@ -198,15 +199,42 @@ def notes_of(table: SampleTable) -> list[str]:
     return [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for (name, note), n in counts.items()]
 
 
-def unwritten_of(table: SampleTable, in_words: Callable[[int], str] | None = None) -> list[str]:
-    """Return a sentence that counts the pieces of files (chunks, tiles) that were never written; none if all were.
+def say_of_all(table: SampleTable, remarks: list[str], in_words: Callable[[int], str] | None = None) -> SampleTable:
+    """Add to remarks what is odd in files, one for a cause; return the samples without the columns that say so.
 
     Args:
         in_words: returns what is said of a sample, or file of samples, that lacks pieces; by default its path.
     """
+    counts = counts_of(table)
+    remarks += [*notes_of(table), *_unwritten_of(table, counts, in_words), *_after_of(table, counts)]
+    return msgspec.structs.replace(table, numbers={n: c for n, c in table.numbers.items() if n not in counts})
+
+
+def counts_of(table: SampleTable) -> dict[str, NDArray[Any]]:
+    """Return the columns of what files lack, or have too much of."""
+    parts = [text.format("", "") for text in (UNWRITTEN, LACKING, AFTER)]
+    return {name: column for name, column in table.numbers.items() if any(part in name for part in parts)}
+
+
+def _after_of(table: SampleTable, counts: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return a sentence that names the files with bytes after their end."""
+    files = []
+    for name, column in counts.items():
+        field, is_after, _ = name.partition(AFTER.format(""))
+        for number in np.flatnonzero(column).tolist() if is_after else ():
+            paths = table.row(number).paths
+            path = paths.get(field, next(iter(paths.values())))[0]
+            files.append(f"{path.rpartition('/')[2]} ({column[number]:,} bytes)")
+    return [f"{AFTER_END}: {first_few(files)}"] if files else []
+
+
+def _unwritten_of(
+    table: SampleTable, counts: Mapping[str, NDArray[Any]], in_words: Callable[[int], str] | None
+) -> list[str]:
+    """Return a sentence that counts the pieces of files (chunks, tiles) that were never written; none if all were."""
     totals: Counter[str] = Counter()
     lacks = np.zeros(table.rows_or_samples, bool)
-    for name, column in table.numbers.items():
+    for name, column in counts.items():
         _, is_unwritten, piece = name.partition(UNWRITTEN.format("", ""))
         if is_unwritten:
             totals[piece] += int(column.sum())
@@ -215,7 +243,10 @@ def unwritten_of(table: SampleTable, in_words: Callable[[int], str] | None = Non
         return []
     count, first = int(lacks.sum()), int(lacks.argmax())
     counted = " and ".join(f"{total:,} {piece}{'s' * (total > 1)}" for piece, total in totals.items())
-    samples = f"{count:,} {'file' if table.has_rows else 'sample'}{'s' * (count > 1)}"
+    rows = counts.get(LACKING)
+    of_samples = count if rows is None else int(rows.sum())
+    samples = f"{of_samples:,} sample{'s' * (of_samples != 1)}"
+    samples += "" if rows is None else f" in {count:,} file{'s' * (count > 1)}"
     of_first = in_words(first) if in_words else table.row(first).path
     return [f"{NEVER_WRITTEN}: {counted} of {samples}, the first: {of_first}"]
 

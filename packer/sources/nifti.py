@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from packer.sources.dtypes import DoesNotFitError, check_casts, common_dtype, co
 from packer.sources.files import FileSet, open_raw, unreadable
 from packer.sources.headers import misfits
 from packer.sources.kinds import Kind, pair_by_name
-from packer.sources.looking import Header, leave_out, notes_of
+from packer.sources.looking import AFTER, Header, leave_out
 from packer.sources.options import SourceOptions
 from packer.sources.table import Files, LaidField, Row, SampleTable, bounds_of
 from packer.watcher import Watcher
@@ -42,8 +43,6 @@ _PLACE = (
 )
 _SUFFIX = re.compile(r"\.nii(\.gz)?$", re.IGNORECASE)
 _FLOAT32 = np.finfo(np.float32)
-#: What is said of a file that is longer than its header says.
-_AFTER = "bytes after its values are not packed"
 _CHANNEL = re.compile(r"(.+)_(\d{4})")
 #: Numbers of a sample: the files that are channels of the volume of a field, 0 if its one file is all of it; and
 #: whether the affines of its fields differ.
@@ -110,28 +109,27 @@ def look(row: Row, options: SourceOptions) -> Header:
     """
     layout, numbers, affines, sizes = list[LaidField](), dict[str, int](), list[NDArray[np.float64]](), {}
     for field, paths in row.paths.items():
-        shape, dtype, affine, notes = _look_at(paths, row.numbers[_CHANNELS.format(field)])
+        shape, dtype, affine, extra = _look_at(paths, row.numbers[_CHANNELS.format(field)])
         sizes[field] = shape[:3]
         axes = tuple(f"{field}[{axis}]" for axis in range(len(shape)))
         numbers |= dict(zip(axes, shape, strict=True))
         form = f"{len(shape)} axes" + "".join(f", {n} channels" for n in shape[3:])
-        layout.append(LaidField(field, dtype, axes, form, notes=notes))
+        numbers |= {AFTER.format(field): extra} if extra else {}
+        layout.append(LaidField(field, dtype, axes, form))
         affines.append(affine)
     if len(set(sizes.values())) > 1:
         raise SourceError(f"the fields of one sample differ in size: {sizes}; fix it or move it away", row.path)
     return Header(tuple(layout), numbers | {_APART: int(not _lie_alike(*affines))})
 
 
-def _look_at(paths: Sequence[str], channels: int) -> tuple[tuple[int, ...], str, NDArray[np.float64], tuple[str, ...]]:
-    """Return shape and dtype of a volume, the affine of its first file, and what of its files is not packed."""
-    kinds, affines, notes = [], list[NDArray[np.float64]](), tuple[str, ...]()
+def _look_at(paths: Sequence[str], channels: int) -> tuple[tuple[int, ...], str, NDArray[np.float64], int]:
+    """Return shape and dtype of a volume, the affine of its first file, and how many bytes follow its values."""
+    kinds, affines, extra = [], list[NDArray[np.float64]](), 0
     for path in paths:
         with _loaded(path) as image:
             kinds.append((image.shape, _dtype_of(image, path)))
             affines.append(image.affine)
-            end = image.dataobj.offset + math.prod(image.shape) * image.get_data_dtype().itemsize
-            if path.lower().endswith(".nii") and Path(path).stat().st_size > end:  # of a compressed one it is not known
-                notes = (_AFTER,)
+            extra += max(0, _size_of(path) - _end_of(image))
         if not _lie_alike(affines[0], affines[-1]):
             reason = f"its affine is not that of {Path(paths[0]).name}, another channel of the same volume"
             raise SourceError(f"{reason}; resample them to one grid, or move them away", path)
@@ -143,7 +141,20 @@ def _look_at(paths: Sequence[str], channels: int) -> tuple[tuple[int, ...], str,
         ]
         reason = f"the channels of one volume differ: {first_few(channels_in_words)}; fix them or move them away"
         raise SourceError(reason, paths[0])
-    return (*shapes[0], channels) if channels else shapes[0], dtype, affines[0], notes
+    return (*shapes[0], channels) if channels else shapes[0], dtype, affines[0], extra
+
+
+def _end_of(image: Any) -> int:
+    """Return the byte after the last value."""
+    return int(image.dataobj.offset + math.prod(image.shape) * image.get_data_dtype().itemsize)
+
+
+def _size_of(path: str) -> int:
+    """Return the bytes of a file, without compression: gzip ends with their number modulo 2**32 (RFC 1952, 2.3.1)."""
+    with open_raw(path) as file:
+        is_compressed = path.lower().endswith(".gz")
+        end = file.seek(-4 if is_compressed else 0, os.SEEK_END)
+        return int.from_bytes(file.read(4), "little") if is_compressed else end
 
 
 def _dtype_of(image: Any, path: str) -> str:
@@ -236,7 +247,6 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     if others := [table.names[n] for n in np.flatnonzero(table.numbers[_APART]).tolist()] if table.names else []:
         kept = next(iter(table.inputs))
         remarks.append(f"affines of the fields differ in {first_few(others)}; that of {kept} is kept")
-    remarks += notes_of(table)
     return table.relaid(lambda laid: laid._replace(dtype=dtype_of[laid.name]))
 
 
@@ -269,7 +279,11 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
         for path in paths:
             with _loaded(path) as image:
                 if path.lower().endswith(".gz"):  # as a whole, so that its checksum is compared
-                    image = type(image).from_bytes(gzip.decompress(Path(path).read_bytes()))
+                    data = gzip.decompress(Path(path).read_bytes())
+                    image = type(image).from_bytes(data)
+                    if len(data) > max(_end_of(image), _size_of(path)):  # the header of a file of several members
+                        reason = f"has {len(data) - _end_of(image):,} bytes after its values, which gzip does not say"
+                        raise SourceError(f"{reason}; gunzip it, and gzip it again", path)
                 channels.append(_values(image, laid.dtype, field in options.cast, path))
                 spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
                 places.append({"affine": image.affine, "spacing": spacing})

@@ -29,7 +29,7 @@ from packer.sources.finding import find_kind, paths_by_field
 from packer.sources.headers import read_headers
 from packer.sources.keyed import beside_listed, beside_table, with_files
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
-from packer.sources.looking import leave_out_unreadable, look
+from packer.sources.looking import leave_out_unreadable, look, say_of_all
 from packer.sources.options import SourceOptions, columns_by_field, columns_of
 from packer.sources.pairing import share_out
 from packer.sources.proposals import pairs_proposal, text_proposal
@@ -361,5 +361,5 @@ def open_kind_of(
     table = leave_out_unreadable(
         table, lambda most: TableSource.of(kind.agree(most, options, [], NOBODY), kind, options, []), watcher, limits
     )
-    table = kind.agree(table, options, remarks, watcher)
+    table = say_of_all(kind.agree(table, options, remarks, watcher), remarks)
     return kind.view(TableSource.of(table, kind, options, remarks), options)

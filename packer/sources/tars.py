@@ -30,7 +30,7 @@ from packer.sources.base import faults_of
 from packer.sources.files import IMAGES, decode_text, unreadable
 from packer.sources.images import header_in, image_in
 from packer.sources.kinds import Kind, pair_in_order
-from packer.sources.looking import Header, agree_on_most, notes_of
+from packer.sources.looking import AFTER, Header, agree_on_most
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.watcher import Watcher
@@ -69,9 +69,13 @@ def look(row: Row, options: SourceOptions) -> list[Header | SourceError]:
     """Return what each sample of a tar holds, or the error of a bad one."""
     with _opened(row.path) as (file, tar):
         headers: list[Header | SourceError] = []
-        for key, members in _samples(tar, row.path, options.skip).items():
+        samples = _samples(tar, row.path, options.skip)
+        after = {AFTER.format(""): extra} if (extra := _bytes_after(file, tar)) else {}
+        for key, members in samples.items():
             try:
-                headers.append(_header(key, _fields(members), file, options))
+                header = _header(key, _fields(members), file, options)
+                headers.append(header._replace(numbers={**header.numbers, **after}))
+                after = {}  # the file is named once
             except SourceError as error:
                 headers.append(SourceError(error.reason, f"{row.path}/{key}.{error.path}"))
     return headers
@@ -109,6 +113,16 @@ def _samples(tar: tarfile.TarFile, path: str, skip: Sequence[str]) -> dict[str, 
     return samples
 
 
+def _bytes_after(file: io.BufferedReader, tar: tarfile.TarFile) -> int:
+    """Return how many bytes follow the end of a tar, such as another tar; none if all of them are 0, as of padding."""
+    end = tar.offset + 2 * tarfile.BLOCKSIZE
+    file.seek(end)
+    while data := file.read(tarfile.RECORDSIZE):
+        if data.count(0) < len(data):
+            return file.seek(0, io.SEEK_END) - end
+    return 0
+
+
 def _fields(members: Sequence[_Member]) -> dict[str, _Member]:
     """Return the members by field: the only picture as `image`, the others by suffix."""
     pictures = [member for member in members if "." not in member.suffix and _READERS[member.last] is _PICTURE]
@@ -132,7 +146,6 @@ def _header(key: str, members: Mapping[str, _Member], file: io.BufferedReader, o
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
     """Return the samples that have the fields of most; they are named by their keys, if no two tars have the same."""
     table = agree_on_most(table, watcher, "differs from most samples: {how}; --skip leaves out a field")
-    remarks += notes_of(table)
     roots = next(iter(table.inputs.values())).roots or []
     if len(set(roots)) == len(roots):
         return msgspec.structs.replace(table, names=list(roots))

@@ -23,7 +23,7 @@ from packer.errors import SourceError, UsageError
 from packer.sources.base import LARGE_BYTES, LargeArray
 from packer.sources.files import FileSet, open_raw, unreadable
 from packer.sources.kinds import Kind, pair_by_name
-from packer.sources.looking import Header, notes_of
+from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.watcher import Watcher
@@ -200,7 +200,6 @@ def sides_of(options: SourceOptions, height: int, width: int) -> tuple[int, int]
 
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
     """Return all samples; an axis that is equal in all of them is of fixed length, but for the frames."""
-    remarks += notes_of(table)
     if options.size is not None or options.short is not None:
         remarks.append("frames are resized by FFmpeg's swscale: by area where they get smaller, else bicubic")
     fixed = {

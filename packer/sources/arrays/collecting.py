@@ -15,7 +15,7 @@ from packer.errors import NothingLeftError, SourceError
 from packer.sources.arrays.choosing import Constant
 from packer.sources.arrays.units import Facts, Listing, Remark
 from packer.sources.headers import misfits
-from packer.sources.looking import UNWRITTEN, Header, Looked, look
+from packer.sources.looking import Header, Looked, counts_of, look
 from packer.sources.table import LaidField, SampleTable
 from packer.watcher import Watcher
 
@@ -252,6 +252,6 @@ def _without_unknown(table: SampleTable) -> SampleTable:
 
     table = table.relaid(known)
     axes = {axis for layout in table.layouts for laid in layout for axis in laid.shape}
-    others = {name for name in table.numbers if UNWRITTEN.format("", "") in name}
-    numbers = {name: column for name, column in table.numbers.items() if name in {*axes, *others, _NUMBER, _GROUP}}
+    kept = {*axes, *counts_of(table), _NUMBER, _GROUP}
+    numbers = {name: column for name, column in table.numbers.items() if name in kept}
     return msgspec.structs.replace(table, numbers=numbers)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import errno
 import importlib
 import math
+import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +155,15 @@ class Hdf5Tree(Tree):
         dataset = self._at(path)
         return _unwritten_in_sources(dataset) if dataset.is_virtual else _unwritten_in(dataset)
 
+    def lacking_rows(self, path: str, axis: int) -> NDArray[np.int64]:
+        dataset = self._at(path)
+        return _lacking_rows_in_sources(dataset, axis) if dataset.is_virtual else _lacking_rows(dataset, axis)
+
+    def bytes_after(self) -> int:
+        with Path(self.path).open("rb") as file:
+            end = _end_in(file, self._file.userblock_size)
+            return os.fstat(file.fileno()).st_size - end if end else 0
+
     def attribute_names(self, path: str) -> list[str]:
         try:
             holder = self._at(path)
@@ -277,6 +289,50 @@ def _unwritten_in_sources(dataset: h5py.Dataset) -> list[Unwritten]:
         (path, first), count = lacking[0], sum(u.missing for _, u in lacking)
         unwritten.append(Unwritten(count, "chunk", f"{first.in_words} of its source file {Path(path).name}"))
     return unwritten
+
+
+def _lacking_rows(dataset: h5py.Dataset, axis: int) -> NDArray[np.int64]:
+    """Return the spans of rows along an axis some of whose chunks were never written, (spans, 2)."""
+    n = dataset.shape[axis]
+    if not dataset.chunks:
+        return np.array([(0, n)] * (not dataset.id.get_storage_size()), np.int64).reshape(-1, 2)
+    rows = dataset.chunks[axis]
+    across = [-(-length // chunk) for length, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
+    written = Counter[int]()
+    dataset.id.chunk_iter(lambda chunk: written.update([chunk.chunk_offset[axis] // rows]))
+    of_each = math.prod(across) // across[axis]
+    whole = np.sort(np.array([place for place, count in written.items() if count == of_each], np.int64))
+    between = np.column_stack([[0, *(whole + 1)], [*whole, across[axis]]])
+    return np.asarray((between[between[:, 0] < between[:, 1]] * rows).clip(max=n))
+
+
+def _lacking_rows_in_sources(dataset: h5py.Dataset, axis: int) -> NDArray[np.int64]:
+    """Return the same of a virtual dataset: rows that have values in no file, or that lack chunks in theirs."""
+    shown, counts, lacking = [(0, dataset.shape[axis])], [0.0], list[NDArray[np.int64]]()
+    for source in dataset.virtual_sources():
+        first, last = _reach(source.vspace, axis, dataset.shape)
+        shown.append((first, last))
+        counts.append(source.vspace.get_select_npoints() / max(1, last - first))
+        for _, target in _targets_of(dataset, source):
+            if _unwritten_in(target):
+                start, stop = _reach(source.src_space, min(axis, len(target.shape) - 1), target.shape)
+                is_alike = len(target.shape) == len(dataset.shape) and stop - start == last - first
+                of_target = _lacking_rows(target, axis) - start + first if is_alike else np.array([(first, last)])
+                lacking.append(np.clip(of_target, first, last))
+    bounds = np.unique(shown)
+    changes = np.zeros(len(bounds))
+    for at, sign in ((0, 1), (1, -1)):
+        np.add.at(changes, np.searchsorted(bounds, np.array(shown)[:, at]), sign * np.array(counts))
+    is_short = np.cumsum(changes)[:-1] < dataset.size / max(1, dataset.shape[axis]) * (1 - 1e-9)
+    return np.concatenate([np.column_stack([bounds[:-1], bounds[1:]])[is_short], *lacking])
+
+
+def _reach(space: h5py.h5s.SpaceID, axis: int, shape: Sequence[int]) -> tuple[int, int]:
+    """Return the first place along an axis that a selection shows, and the one after the last; all if it has no end."""
+    with suppress(RuntimeError, ValueError):
+        low, high = space.get_select_bounds()
+        return low[axis], high[axis] + 1
+    return 0, shape[axis]
 
 
 # ---------------------------------------------------------------- files
@@ -409,21 +465,41 @@ def _files_of(dataset: h5py.Dataset, path: str) -> list[str]:
 def _virtual_sources(dataset: h5py.Dataset) -> Iterator[tuple[str, h5py.Dataset]]:
     """Yield the paths of all files that a virtual dataset maps, each with its open dataset, which holds all it maps."""
     for source in dataset.virtual_sources():
-        for name, dataset_name in _names_of(dataset, source):
-            where = f"virtual dataset {dataset.name}: its source dataset {dataset_name} of file {name}"
-            path = next((str(place) for place in _places_of(dataset, name) if place.exists()), None)
-            if path is None:
-                what = f"virtual dataset {dataset.name}: its source file {name}"
-                raise SourceError(f"{what} does not exist; bring it back")
-            with nullcontext(dataset.file) if path == dataset.file.filename else h5py.File(path, "r") as file:
-                target = file.get(dataset_name)
-                if not isinstance(target, h5py.Dataset):
-                    raise SourceError(f"{where} does not exist")
-                if target.is_virtual:
-                    raise SourceError(f"{where} is virtual, too; show the datasets that hold its values instead")
-                if _falls_short(dataset, source, target):
-                    raise SourceError(f"{where} is too small: it has shape {target.shape}")
-                yield path, target
+        yield from _targets_of(dataset, source)
+
+
+def _targets_of(dataset: h5py.Dataset, source: Any) -> Iterator[tuple[str, h5py.Dataset]]:
+    """Yield the path and the open dataset of each file that one source of a virtual dataset names."""
+    for name, dataset_name in _names_of(dataset, source):
+        where = f"virtual dataset {dataset.name}: its source dataset {dataset_name} of file {name}"
+        path = next((str(place) for place in _places_of(dataset, name) if place.exists()), None)
+        if path is None:
+            what = f"virtual dataset {dataset.name}: its source file {name}"
+            raise SourceError(f"{what} does not exist; bring it back")
+        with nullcontext(dataset.file) if path == dataset.file.filename else h5py.File(path, "r") as file:
+            target = file.get(dataset_name)
+            if not isinstance(target, h5py.Dataset):
+                raise SourceError(f"{where} does not exist")
+            if target.is_virtual:
+                raise SourceError(f"{where} is virtual, too; show the datasets that hold its values instead")
+            if _falls_short(dataset, source, target):
+                raise SourceError(f"{where} is too small: it has shape {target.shape}")
+            yield path, target
+
+
+#: What a file begins with, behind what a user put before it; and the place of its end, by the version of its head. All
+#: as the format's specification has it (II.A, superblock), for addresses of 8 bytes, counted from its base address.
+_HEAD, _BASE_AND_END = b"\x89HDF\r\n\x1a\n", {0: (24, 40), 1: (28, 44), 2: (12, 28), 3: (12, 28)}
+
+
+def _end_in(file: BufferedReader, start: int) -> int:
+    """Return the end of an open file of HDF5 as its head says it, whose bytes begin at `start`; 0 if it does not."""
+    file.seek(start)
+    head = file.read(64)
+    base_at, end_at = _BASE_AND_END.get(head[8], (0, 0))
+    base, end = (int.from_bytes(head[at : at + 8], "little") for at in (base_at, end_at))
+    is_known = head.startswith(_HEAD) and end_at and head[9 if head[8] > 1 else 13] == 8
+    return end - base + start if is_known else 0
 
 
 def _places_of(dataset: h5py.Dataset, name: str) -> list[Path]:

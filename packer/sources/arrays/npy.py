@@ -36,6 +36,8 @@ _READERS: dict[tuple[int, int], Any] = {
 }
 #: Longer ones numpy refuses.
 _LONGEST_HEADER = 2**16
+#: What a zip file ends with, and the bytes of that without a comment.
+_ZIP_END, _ZIP_END_BYTES = b"PK\5\6", 22
 #: What a damaged zip file, or one of a kind that Python does not read, raises.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError)
 
@@ -164,6 +166,9 @@ def _headers(base: str, path: str) -> Iterator[Entry]:
             return
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
+            file.seek(-_ZIP_END_BYTES - len(archive.comment), os.SEEK_END)
+            if file.read(len(_ZIP_END)) != _ZIP_END:
+                raise SourceError("has bytes after its end: something else follows the archive; save it again", path)
             if len({member.filename for member in members}) < len(members):
                 raise SourceError("has two members with the same name; save it again with np.savez", path)
             for member in members:

@@ -35,7 +35,7 @@ from packer.sources.episodes import EpisodeSource
 from packer.sources.files import FileSet, join
 from packer.sources.headers import read_headers
 from packer.sources.kinds import kind_named, unit_of
-from packer.sources.looking import unwritten_of
+from packer.sources.looking import say_of_all
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.source import TableSource
@@ -94,7 +94,7 @@ def open_arrays(
         attributes = {}
         few = f"more than {MAX_KEPT:,} files or samples have attributes"
         notes.append(f"{few}, so none are kept; --attr NAME makes a field")
-    notes += unwritten_of(table, lambda number: facts.groups[facts.group_of[number]].unwritten)
+    table = say_of_all(table, notes, lambda number: facts.groups[facts.group_of[number]].unwritten)
     values = {name: _values(kind, table.row(0), options.axis, constant) for name, constant in constants.items()}
     if is_table:
         table = _side_by_side(table, facts.rows)

@@ -245,6 +245,14 @@ class Tree(ABC):
         """Return what of an array was never written, of each kind of pieces; none if all was."""
         return []
 
+    def lacking_rows(self, path: str, axis: int) -> NDArray[np.int64]:
+        """Return the spans of rows along an axis of which some was never written, (spans, 2), in any order."""
+        return np.array([(0, self.open(path).shape[axis])])
+
+    def bytes_after(self) -> int:
+        """Return how many bytes the file has behind its end, as the format knows it."""
+        return 0
+
     def attribute_names(self, path: str) -> list[str]:
         """Return the names of the attributes of an array or group."""
         return []
@@ -263,6 +271,11 @@ class Tree(ABC):
             except ValueError:
                 lost.append(as_text(name))
         return values, lost
+
+
+def spans_of(values: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return where values are true, as spans, (spans, 2)."""
+    return np.flatnonzero(np.diff(values, prepend=False, append=False)).reshape(-1, 2)
 
 
 def open_tree(kind: str, files: TreeFiles) -> Tree:

@@ -35,9 +35,9 @@ from packer.sources.arrays.choosing import (
 from packer.sources.arrays.fields import ArrayLeaf, laid, lengths_of, names_of, scaled
 from packer.sources.arrays.meaning import SCALING, VALID
 from packer.sources.arrays.origin import SPARSE_PARTS
-from packer.sources.arrays.tree import Tree, is_text, open_tree, tree_files
+from packer.sources.arrays.tree import Tree, Unwritten, is_text, open_tree, spans_of, tree_files
 from packer.sources.episodes import ends_of, is_table
-from packer.sources.looking import UNWRITTEN, Header, unwritten_error
+from packer.sources.looking import AFTER_END, LACKING, NEVER_WRITTEN, UNWRITTEN, Header, unwritten_error
 from packer.sources.options import SourceOptions
 from packer.sources.table import Layout, Row
 from packer.sources.units import UnitChoice, folder_of, upwards
@@ -54,6 +54,7 @@ LEFT_OUT = "skipped"
 LOST = "attributes are kept if they are numbers or text of at most 16 KiB; these are not"
 REVERSED = "written by MATLAB, so axes come in the reverse order: (samples, columns, rows), and --axis counts in it"
 OTHERS = "left out, since they have no row for each row of the sparse matrix"
+UNWRITTEN_ONCE = f"{NEVER_WRITTEN}, in arrays kept once"
 OUTSIDE = "values that these call invalid are packed as they are"
 ABOVE = "attributes of groups above the samples are not kept"
 #: The beginning of a sentence, and one item that it lists; without a beginning the item is a sentence.
@@ -118,6 +119,7 @@ def units_of(row: Row, kind: str, choice: UnitChoice, options: SourceOptions) ->
         roots, splits, remarks = _roots(tree, choice, is_out)
         outside = [name for name in options.once if roots != [""] and tree.find(f"/{name.strip('/')}")]
         constants = constants_of(tree, "", outside)
+        remarks += _remarks_on_constants(tree, constants, options)
         # A path from the root of the tree that names something next to the units is not also the name of a field.
         within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
         within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
@@ -130,7 +132,7 @@ def units_of(row: Row, kind: str, choice: UnitChoice, options: SourceOptions) ->
         for root in roots:
             try:
                 with tree.faults("listing it"):
-                    header, facts = _unit(tree, root, choice.unit, is_inner_out, inner)
+                    header, facts = _unit(tree, root, choice.unit, is_inner_out, inner, ends)
                 if ends is not None and ends[-1] != header.rows:
                     raise SourceError(
                         f"{choice.pattern} covers {int(ends[-1]):,} rows, but there are {header.rows:,}; name the "
@@ -144,6 +146,8 @@ def units_of(row: Row, kind: str, choice: UnitChoice, options: SourceOptions) ->
                 units.append(SourceError(f"{where}{error.reason}", error.path or tree.path))
         if tree.has_reversed_axes:
             remarks.append((REVERSED, tree.path.rpartition("/")[2]))
+        if extra := tree.bytes_after():
+            remarks.append((AFTER_END, f"{tree.path.rpartition('/')[2]} ({extra:,} bytes)"))
         above = {group: None for root in roots for group in [*upwards(root)][1:] + [""] * bool(root)}
         remarks += [(ABOVE, group or "/") for group in above if any(tree.attributes(group))]
         return Listing(units, is_out.used | is_inner_out.used, remarks)
@@ -162,8 +166,13 @@ def _marks(tree: Tree, pattern: str) -> dict[str, NDArray[Any]]:
     return marks
 
 
-def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOptions) -> tuple[Header, Facts]:
+def _unit(
+    tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOptions, ends: NDArray[np.int64] | None
+) -> tuple[Header, Facts]:
     """Return the rows of a tree, or one of its units.
+
+    Args:
+        ends: as in `Facts`.
 
     Raises:
         UsageError: there are more fields than a dataset may have.
@@ -198,12 +207,11 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
     arrays = dict.fromkeys(root + leaf.array for leaf in leaves if not leaf.attribute)
     files = tuple(dict.fromkeys(file for array in arrays for file in tree.files_of(array)))
     constants = constants_of(tree, root, options.once)
-    arrays |= dict.fromkeys(constant.path for constant in constants.values())
-    unwritten = [(path, lacking) for path in arrays for lacking in tree.unwritten(path)]
-    lists = [f"{path or 'it'}: {lacking.in_words}" for path, lacking in unwritten]
-    if unwritten and options.unwritten == "refuse":
-        raise unwritten_error("; ".join(lists), tree.path)
+    remarks += _remarks_on_constants(tree, constants, options)
+    unwritten, lists = _unwritten_in(tree, arrays, options)
     numbers = {UNWRITTEN.format(path[len(root) :], lacking.piece): lacking.missing for path, lacking in unwritten}
+    if is_row and unwritten:
+        numbers[LACKING] = _count_lacking(tree, leaves, {path for path, _ in unwritten}, options.axis, ends)
     if not is_row:
         numbers |= {name: length for leaf in leaves for name, length in lengths_of(leaf).items()}
     rows = leaves[0].samples if is_row else None
@@ -211,6 +219,64 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
     rows_of = [tree.rows.get(group.base) or (rows,) for group in tree.files] if rows is not None else []
     first = f"{holder}: {lists[0].removeprefix('it: ')}" if lists else ""
     return header, Facts(constants, attributes, of_fields, files, remarks, first, rows=rows_of)
+
+
+def _unwritten_in(
+    tree: Tree, arrays: Iterable[str], options: SourceOptions
+) -> tuple[list[tuple[str, Unwritten]], list[str]]:
+    """Return what of arrays was never written, each with its path, and each in words.
+
+    Raises:
+        SourceError: some was not, which is refused.
+    """
+    unwritten = [(path, lacking) for path in arrays for lacking in tree.unwritten(path)]
+    lists = [f"{path or 'it'}: {lacking.in_words}" for path, lacking in unwritten]
+    if unwritten and options.unwritten == "refuse":
+        raise unwritten_error("; ".join(lists), tree.path)
+    return unwritten, lists
+
+
+def _remarks_on_constants(tree: Tree, constants: Mapping[str, Constant], options: SourceOptions) -> list[Remark]:
+    """Return what of arrays that are kept once was never written; raises SourceError if that is refused."""
+    _, lists = _unwritten_in(tree, [constant.path for constant in constants.values()], options)
+    return [(UNWRITTEN_ONCE, f"{tree.path.rpartition('/')[2]}: {lacking}") for lacking in lists]
+
+
+def _count_lacking(
+    tree: Tree, leaves: Sequence[ArrayLeaf], paths: Collection[str], axis: int, ends: NDArray[np.int64] | None
+) -> int:
+    """Return how many rows, or episodes, have values that were never written.
+
+    Args:
+        paths: of the arrays that lack some.
+    """
+    spans = [np.zeros((0, 2), np.int64)]
+    for leaf in leaves:
+        if leaf.array in paths:
+            of_array = tree.lacking_rows(leaf.array, 0 if leaf.starts else axis)
+            spans.append(_touched(of_array, row_starts(tree, leaf)) if leaf.starts else of_array)
+    rows = _joined(np.concatenate(spans))
+    rows = rows if ends is None else _touched(rows, np.array([0, *ends]))
+    return int(np.diff(rows).sum())
+
+
+def _joined(spans: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return spans in order, of which none overlap."""
+    spans = spans[np.argsort(spans[:, 0])]
+    starts, stops = spans[:, 0], np.maximum.accumulate(spans[:, 1])
+    is_first = np.concatenate([[True], starts[1:] > stops[:-1]])[: len(spans)]
+    return np.column_stack([starts[is_first], stops[np.roll(is_first, -1)]])
+
+
+def _touched(spans: NDArray[np.int64], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the spans of numbers n for which something from the bound n to the next lies in a span."""
+    spans = _joined(spans)
+    if not len(spans):
+        return spans
+    lengths = np.diff(spans).reshape(-1)
+    before = np.cumsum(lengths) - lengths
+    counts = np.interp(bounds, spans.reshape(-1), np.column_stack([before, before + lengths]).reshape(-1))
+    return spans_of(np.diff(counts) > 0)
 
 
 @lru_cache(256)

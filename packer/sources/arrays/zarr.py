@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ from numcodecs import get_codec
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreeFiles, Unwritten, check_size, never
+from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreeFiles, Unwritten, check_size, never, spans_of
 from packer.sources.base import faults_of
 from packer.sources.files import ZARR_FILES, is_zarr, unreadable
 
@@ -141,31 +141,53 @@ class ZarrTree(Tree):
     def unwritten(self, path: str) -> list[Unwritten]:
         self.files_of(path)  # one that is far too large would be counted for hours
         array = self._at(path)
-        missing = array.nchunks - array.nchunks_initialized + self._unwritten_in_shards(array)
+        missing = array.nchunks - array.nchunks_initialized
+        if getattr(array, "shards", None) is not None:
+            missing = sum(int(np.count_nonzero(lacks)) for _, lacks in self._lacking(array))
         if not missing or not array.size:
             return []
         return [Unwritten(missing, "chunk", f"{missing:,} of its {array.nchunks:,} chunks, {array.fill_value}")]
 
-    def _unwritten_in_shards(self, array: Any) -> int:
-        """Return how many chunks the indices of an array's shards call empty: of a folder, indices as zarr writes them.
+    def lacking_rows(self, path: str, axis: int) -> NDArray[np.int64]:
+        array = self._at(path)
+        rows, others = array.chunks[axis], tuple(other for other in range(array.ndim) if other != axis)
+        is_short = np.zeros(-(-array.shape[axis] // rows), np.bool_)
+        for first, lacks in self._lacking(array):
+            is_short[first[axis] : first[axis] + lacks.shape[axis]] |= lacks.any(axis=others)
+        return np.asarray((spans_of(is_short) * rows).clip(max=array.shape[axis]))
 
-        An index is 16 bytes for each chunk, all bits set for an empty one, and a checksum of 4 bytes.
+    def _lacking(self, array: Any) -> Iterator[tuple[tuple[int, ...], NDArray[np.bool_]]]:
+        """Yield of each chunk, or shard, the place of its first chunk in the grid, and which were never written."""
+        home = f"{array.path}/" if array.path else ""
+        in_zip = set(self._names_in_zip) if self._store is not None else None
+        pieces = getattr(array, "shards", None) or array.chunks
+        chunks = [-(-n // chunk) for n, chunk in zip(array.shape, array.chunks, strict=True)]
+        each = [piece // chunk for piece, chunk in zip(pieces, array.chunks, strict=True)]
+        for place in np.ndindex(*[-(-n // piece) for n, piece in zip(array.shape, pieces, strict=True)]):
+            first = tuple(number * n for number, n in zip(place, each, strict=True))
+            within = tuple(slice(min(n, end - at)) for n, end, at in zip(each, chunks, first, strict=True))
+            name = home + array.metadata.encode_chunk_key(place)
+            is_there = name in in_zip if in_zip is not None else Path(self.path, name).is_file()
+            lacks = self._empty_in(array, name, each) if is_there else np.ones(each, np.bool_)
+            yield first, lacks[within]
+
+    def _empty_in(self, array: Any, name: str, each: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which chunks the index of a shard calls empty; none of a single chunk, of a zip, or of other indices.
+
+        An index, as zarr writes it, is 16 bytes for each chunk, all bits set for an empty one, and a checksum of 4.
         """
+        none = np.zeros(each, np.bool_)
         if self._store is not None or getattr(array, "shards", None) is None:
-            return 0
+            return none
         codecs = array.metadata.to_dict()["codecs"]
         settings = next(codec for codec in codecs if codec["name"] == "sharding_indexed")["configuration"]
         if [codec["name"] for codec in settings["index_codecs"]] != ["bytes", "crc32c"]:
-            return 0
-        of_shard = math.prod(whole // part for whole, part in zip(array.shards, array.chunks, strict=True))
-        is_last, empty = settings.get("index_location", "end") == "end", 0
-        for folder, _, names in os.walk(Path(self.path, array.path)):
-            for name in (name for name in names if name not in ZARR_FILES):
-                with Path(folder, name).open("rb") as file:
-                    file.seek(-(16 * of_shard + 4) if is_last else 0, os.SEEK_END if is_last else os.SEEK_SET)
-                    index = np.frombuffer(file.read(16 * of_shard), "<u8")
-                empty += int(np.count_nonzero(index.reshape(-1, 2).min(axis=1) == np.iinfo(np.uint64).max))
-        return empty
+            return none
+        nbytes, is_last = 16 * math.prod(each), settings.get("index_location", "end") == "end"
+        with Path(self.path, name).open("rb") as file:
+            file.seek(-(nbytes + 4) if is_last else 0, os.SEEK_END if is_last else os.SEEK_SET)
+            index = np.frombuffer(file.read(nbytes), "<u8")
+        return np.asarray((index.reshape(*each, 2) == np.iinfo(np.uint64).max).all(axis=-1))
 
     def attribute_names(self, path: str) -> list[str]:
         return list(self._at(path).attrs)

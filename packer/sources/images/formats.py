@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin, _imaging
 
-from packer.codecs import JPEG_CHANNELS, EncodedImage, checked_jpeg
+from packer.codecs import JPEG_CHANNELS, EncodedImage, bytes_after, checked_jpeg
 from packer.errors import PackerError, SourceError, UsageError
 from packer.sources.base import faults_of
 from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of, unreadable
@@ -62,6 +62,7 @@ SEVERAL = (
 PROFILE = "its colour profile (ICC) is not sRGB: values are packed as they are, the profile is not kept"
 CMYK = "CMYK is turned into other colours by Pillow; codec jpeg stores their pixels, not the files"
 
+_JPEG_END = b"\xff\xd9"
 #: Formats, named as in `packer.sources.files.IMAGES` if they are those of images, and how their files begin.
 _STARTS = {
     "PNG": rb"\x89PNG\r\n\x1a\n",
@@ -161,6 +162,7 @@ class ImageHeader(NamedTuple):
         axes: of a stack of images, a letter for each axis before height, as tifffile names them.
         stack: the lengths of these axes.
         unwritten: how many pieces of the file were never written.
+        after: how many bytes follow the image; 0 if it is not known.
     """
 
     height: int
@@ -172,6 +174,7 @@ class ImageHeader(NamedTuple):
     axes: str = ""
     stack: tuple[int, ...] = ()
     unwritten: int = 0
+    after: int = 0
 
     @property
     def in_words(self) -> str:
@@ -200,7 +203,8 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | Non
                 if not _is_for_pillow(file):
                     return _tiff_header(tiff.look(file, options.palette == "index"), options)
             if place is None:
-                return _pillow_header(path, kind, options)
+                found = _pillow_header(path, kind, options)
+                return found._replace(after=_bytes_after(path, nbytes)) if kind == "JPEG" else found
             if kind == "JPEG" and nbytes > JPEG_HEAD_BYTES:
                 with contextlib.suppress(SourceError):  # the header may be longer
                     return _pillow_header(io.BytesIO(read_bytes(path, place, JPEG_HEAD_BYTES)[0]), kind, options)
@@ -208,6 +212,13 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | Non
         while (header := png.read_header(head, nbytes)) is None:
             head, nbytes = read_bytes(path, place, 2 * len(head))
         return _png_header(header, options)
+
+
+def _bytes_after(path: str, nbytes: int) -> int:
+    """Return how many bytes follow the image of a JPEG file, such as a video of a phone; most files end with it."""
+    if read_bytes(path, ByteRange(path, nbytes - 2, 2))[0] == _JPEG_END:
+        return 0
+    return bytes_after(read_bytes(path)[0])
 
 
 def read_image(path: str, options: ImageOptions, place: ByteRange | bytes | None = None) -> NDArray[Any]:

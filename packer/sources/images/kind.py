@@ -29,7 +29,7 @@ from packer.sources.files import IMAGES, FileSet, is_lmdb, join
 from packer.sources.images import lmdb_folders, shown_in_words
 from packer.sources.images.lmdb_folders import TEXT
 from packer.sources.kinds import Kind, pair_by_name, unit_of
-from packer.sources.looking import UNWRITTEN, Header, agree_on_most, notes_of, unwritten_error, unwritten_of
+from packer.sources.looking import AFTER, UNWRITTEN, Header, agree_on_most, unwritten_error
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import names_by_folder, stem
 from packer.sources.table import LaidField, Row, SampleTable, bounds_of
@@ -192,6 +192,8 @@ def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
             if options.unwritten == "refuse":
                 reason = f"{unwritten:,} tiles, strips or pages were never written"
                 errors.append(unwritten_error(reason, _places(row, field)[0][0]))
+        if extra := sum([header.after for header in headers]) if is_clip else first.after:
+            numbers[AFTER.format(field)] = extra
         noted = [header.note for header in headers if header.note]
         notes = tuple(dict.fromkeys(noted)) if noted else ()
         form = first.channels, first.dtype, first.axes, first.has_palette
@@ -295,8 +297,6 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
                 keep[number] = False
         table = table.take(np.flatnonzero(keep))
     remarks += lmdb_folders.listed_otherwise(table)
-    remarks += notes_of(table)
-    remarks += unwritten_of(table)
     remarks += _palettes(table, masks) if chooses else ()
     if is_clips:
         lengths = table.numbers[_FRAMES]

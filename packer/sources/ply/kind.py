@@ -24,7 +24,7 @@ from packer.sources.base import faults_of
 from packer.sources.dtypes import DoesNotFitError, check_casts, convert
 from packer.sources.headers import difference, misfits, wait_if_large
 from packer.sources.kinds import Kind, pair_in_order
-from packer.sources.looking import Header, leave_out
+from packer.sources.looking import AFTER, Header, counts_of, leave_out
 from packer.sources.options import SourceOptions
 from packer.sources.ply.clouds import CLOUDS
 from packer.sources.ply.fields import Grouping, Rule, corners_of, rules_of
@@ -48,7 +48,7 @@ _ADVICE = (
 )
 #: Numbers of a file: rows of an element, entries of all lists of a field, and the length of each of these lists, more
 #: by `_WIDTHS`; 0 in files without lists, 1 if they differ. And the bytes that follow the last row.
-_ROWS, _ENTRIES, _WIDTH, _EXTRA = "{} rows", "{} entries", "{} width", "extra"
+_ROWS, _ENTRIES, _WIDTH = "{} rows", "{} entries", "{} width"
 _UNEQUAL, _WIDTHS = 1, 2
 
 
@@ -73,7 +73,7 @@ def header_of(contents: Contents, options: SourceOptions) -> Header:
             are_equal = bool((sizes == sizes[0]).all())
             numbers[_WIDTH.format(rule.field)] = _WIDTHS + int(sizes[0]) if are_equal else _UNEQUAL
     layout = _layout(header.kinds, *_choices(options))
-    return Header(layout, {**numbers, _EXTRA: extra} if extra else numbers)
+    return Header(layout, {**numbers, AFTER.format(""): extra} if extra else numbers)
 
 
 @lru_cache(64)
@@ -209,12 +209,11 @@ def agree(
             f"--triangulate: there is no field face; fields are {', '.join(rules)}; leave --triangulate out"
         )
     names = [Path(file).name for file in next(iter(table.inputs.values())).files]
-    for number, sentence in ((_EXTRA, "bytes after the last row are not packed"), *sentences.items()):
+    for number, sentence in sentences.items():
         of_files = table.numbers.get(number, np.zeros(table.count, np.uint8))
-        counted = " ({:,} bytes)" if number == _EXTRA else ""
-        if listed := [names[i] + counted.format(of_files[i]) for i in np.flatnonzero(of_files).tolist()]:
+        if listed := [names[i] for i in np.flatnonzero(of_files).tolist()]:
             remarks.append(f"{sentence}: {first_few(listed)}")
-    layout, numbers = list[LaidField](), dict[str, NDArray[Any]]()
+    layout, numbers = list[LaidField](), counts_of(table)
     for laid, name, column in _fields(table, rules):
         layout.append(laid)
         numbers[name] = column

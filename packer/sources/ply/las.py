@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,9 @@ def look(row: Row, options: SourceOptions) -> Header:
         import laspy
 
         points = laspy.ScaleAwarePointRecord(none, header.point_format, header.scales, header.offsets)
-        contents = contents_of_points(_columns(points), header.point_count, row.path, options)
+        contents = contents_of_points(
+            _columns(points), header.point_count, row.path, options, _bytes_after(header, row.path)
+        )
     looked = header_of(contents, options)
     return looked._replace(numbers={**looked.numbers, _RECORDS: others})
 
@@ -67,6 +70,14 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
         if len(points) != count:
             raise SourceError(f"declares {count:,} points, and has {len(points):,}; download it again", row.path)
         return arrays_of(contents_of_points(_columns(points), count, row.path, options), row)
+
+
+def _bytes_after(header: Any, path: str) -> int:
+    """Return how many bytes follow the last point; 0 if these are not alone at the end, or compressed."""
+    if header.are_points_compressed or header.number_of_evlrs or header.global_encoding.waveform_data_packets_internal:
+        return 0
+    end = header.offset_to_point_data + header.point_count * header.point_format.size
+    return max(0, Path(path).stat().st_size - int(end))
 
 
 def _columns(points: Any) -> list[tuple[Property, NDArray[Any]]]:

@@ -18,6 +18,7 @@ from opened_sources import read_each
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, open_sources
+from packer.sources.looking import AFTER_END
 from packer.watcher import Watcher
 
 AFFINE = np.array([[-0.8, 0, 0, 90.5], [0, 0.8, 0.1, -126], [0, 0, 2.5, -72], [0, 0, 0, 1]])
@@ -315,15 +316,18 @@ def test_a_last_axis_of_one_is_said(tmp_path: Path) -> None:
     assert source.fields[1].shape == (4, 3, 2, 1)
 
 
-def test_bytes_after_the_values_are_said(tmp_path: Path) -> None:
-    """One remark counts the files that have some; what is read is the same."""
+@pytest.mark.parametrize("suffix", ["nii", "nii.gz"])
+def test_bytes_after_the_values_are_said(tmp_path: Path, suffix: str) -> None:
+    """One remark names the files that have some; what is read is the same."""
     for name in "abc":
-        save(tmp_path / f"{name}.nii", np.arange(24, dtype="f4").reshape(2, 3, 4))
+        save(tmp_path / f"{name}.{suffix}", np.arange(24, dtype="f4").reshape(2, 3, 4))
     for name in "ab":
-        with (tmp_path / f"{name}.nii").open("ab") as file:
-            file.write(b"more")
+        path = tmp_path / f"{name}.{suffix}"
+        is_compressed = suffix.endswith("gz")
+        content = (gzip.decompress(path.read_bytes()) if is_compressed else path.read_bytes()) + b"more"
+        path.write_bytes(gzip.compress(content) if is_compressed else content)
     source = open_sources([str(tmp_path)])
-    assert source.remarks == ["field image, 2 files: bytes after its values are not packed"]
+    assert source.remarks == [f"{AFTER_END}: a.{suffix} (4 bytes), b.{suffix} (4 bytes)"]
     volumes = [volume for block in source.read() for volume in block["image"]]
     assert len(volumes) == 3
     assert all(np.array_equal(volume, np.arange(24).reshape(2, 3, 4)) for volume in volumes)

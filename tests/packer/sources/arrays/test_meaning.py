@@ -86,8 +86,8 @@ def test_valid_ranges_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("samples", "first"),
     [
-        ("rows", "4 files, the first: 1.h5: /g/x"),
-        ("episodes:ends", "4 files, the first: 1.h5: /g/x"),
+        ("rows", "24 samples in 4 files, the first: 1.h5: /g/x"),
+        ("episodes:ends", "8 samples in 4 files, the first: 1.h5: /g/x"),
         ("files", "4 samples, the first: 1.h5: /g/x"),
         ("groups", "4 samples, the first: group /g of 1.h5: /g/x"),
     ],
@@ -98,26 +98,29 @@ def test_unwritten_chunks_are_one_remark_or_refused(tmp_path: Path, samples: str
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
             chunked = file.create_dataset("g/x", (10, 2), "f4", chunks=(2, 2), fillvalue=5)
             chunked[: 10 if number == 0 else 4] = 1
-            file["ends"] = [10] * (samples != "groups")
+            file["ends"] = [3, 5, 10] * (samples != "groups")
     skip = () if samples.startswith("episodes") else ("ends",)
     source = open_hdf5(str(tmp_path), samples=samples, skip=skip)
     (remark,) = (text for text in source.remarks if "never written" in text)
     assert remark == f"{NEVER_WRITTEN}: 12 chunks of {first}: 3 of its 5 chunks, 5.0"
     errors: list[SourceError] = []
     options = SourceOptions(samples=samples, skip=skip, unwritten="refuse")
-    assert len(open_sources([str(tmp_path)], options, Watcher(errors.append))) == (10 if samples == "rows" else 1)
+    assert len(open_sources([str(tmp_path)], options, Watcher(errors.append))) == {"rows": 10, "episodes:ends": 3}.get(
+        samples, 1
+    )
     assert [Path(error.path or "").name for error in errors] == [f"{number}.h5" for number in range(1, 5)]
 
 
-def test_an_array_kept_once_that_was_never_written(tmp_path: Path) -> None:
-    """It is counted as the arrays of samples are."""
+@pytest.mark.parametrize(("samples", "array"), [("rows", "x"), ("groups", "g/x")])
+def test_an_array_kept_once_that_was_never_written(tmp_path: Path, samples: str, array: str) -> None:
+    """It is said of the file, whether it lies beside the arrays of the samples or above their groups."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.ones(4)
+        file[array] = np.ones(4)
         file.create_dataset("mean", (3,), "f4")
-    (remark,) = open_hdf5(str(tmp_path / "a.h5"), once=("mean",)).remarks
-    assert remark.endswith("1 chunk of 1 file, the first: a.h5: /mean: all its values, 0.0")
+    (remark,) = open_hdf5(str(tmp_path / "a.h5"), samples=samples, once=("mean",)).remarks
+    assert remark == f"{NEVER_WRITTEN}, in arrays kept once: a.h5: /mean: all its values, 0.0"
     with pytest.raises(SourceError, match=r"/mean: all its values, 0\.0; write them"):
-        open_hdf5(str(tmp_path / "a.h5"), once=("mean",), unwritten="refuse")
+        open_hdf5(str(tmp_path / "a.h5"), samples=samples, once=("mean",), unwritten="refuse")
 
 
 def test_what_virtual_datasets_lack_is_said(tmp_path: Path) -> None:
@@ -130,7 +133,7 @@ def test_what_virtual_datasets_lack_is_said(tmp_path: Path) -> None:
         file.create_virtual_dataset("x", layout, fillvalue=9)
     (remark,) = open_hdf5(str(tmp_path / "all.h5")).remarks
     first = "all.h5: /x: 6 of its 10 values are in no file, 9.0"
-    assert remark == f"{NEVER_WRITTEN}: 6 values and 1 chunk of 1 file, the first: {first}"
+    assert remark == f"{NEVER_WRITTEN}: 6 values and 1 chunk of 7 samples in 1 file, the first: {first}"
     with pytest.raises(SourceError, match=r"no file, 9\.0; /x: 1 of its 4 chunks, 0\.0 of its source file source\.h5"):
         open_hdf5(str(tmp_path / "all.h5"), unwritten="refuse")
 

@@ -137,7 +137,7 @@ def test_never_written_values_are_the_fill_value_and_noted(tmp_path: Path) -> No
     assert np.all(block["none"] == 7)
     assert np.asarray(block["part"])[:, 0].tolist() == [1] * 4 + [5] * 6
     (remark,) = source.remarks
-    assert remark.endswith("4 chunks of 1 file, the first: x.h5: /none: all its values, 7.0")
+    assert remark.endswith("4 chunks of 10 samples in 1 file, the first: x.h5: /none: all its values, 7.0")
 
 
 def test_virtual_datasets_need_their_sources(tmp_path: Path) -> None:

@@ -95,20 +95,25 @@ def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
     array[:4] = 1
     source = open_sources([str(tmp_path / "a.zarr")])
     assert read_joined(source)["x"][:, 0].tolist() == [1] * 4 + [7] * 6
-    assert source.remarks == [f"{NEVER_WRITTEN}: 3 chunks of 1 file, the first: a.zarr: /x: 3 of its 5 chunks, 7.0"]
+    assert source.remarks == [
+        f"{NEVER_WRITTEN}: 3 chunks of 6 samples in 1 file, the first: a.zarr: /x: 3 of its 5 chunks, 7.0"
+    ]
 
 
 @pytest.mark.parametrize("samples", ["rows", "files"])
 def test_missing_chunks_within_shards_are_counted(tmp_path: Path, samples: str) -> None:
-    """A shard that was never written counts with all its chunks, one that was with those that its index lacks."""
+    """A shard that was never written counts with all its chunks, one that was with those that its index lacks.
+
+    Chunks of the last shards that lie outside of the array lack nothing.
+    """
     group = zarr.create_group(tmp_path / "a.zarr")
-    shape: dict[str, Any] = {"shape": (12, 2), "chunks": (2, 2), "shards": (4, 2)}
+    shape: dict[str, Any] = {"shape": (9, 3), "chunks": (2, 2), "shards": (4, 4)}
     array = group.create_array("x", **shape, dtype="f4", fill_value=7)
-    array[:2], array[4:8] = 1, 3
+    array[4:6], array[8:] = 1, 3
     source = open_sources([str(tmp_path / "a.zarr")], SourceOptions(samples=samples))
-    what = "file" if samples == "rows" else "sample"
-    assert source.remarks == [f"{NEVER_WRITTEN}: 3 chunks of 1 {what}, the first: a.zarr: /x: 3 of its 6 chunks, 7.0"]
-    with pytest.raises(SourceError, match="3 of its 6 chunks"):
+    what = "6 samples in 1 file" if samples == "rows" else "1 sample"
+    assert source.remarks == [f"{NEVER_WRITTEN}: 6 chunks of {what}, the first: a.zarr: /x: 6 of its 10 chunks, 7.0"]
+    with pytest.raises(SourceError, match="6 of its 10 chunks"):
         open_sources([str(tmp_path / "a.zarr")], SourceOptions(samples=samples, unwritten="refuse"))
 
 

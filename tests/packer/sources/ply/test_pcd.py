@@ -115,7 +115,7 @@ def test_what_is_not_packed_is_said(tmp_path: Path) -> None:
     write(tmp_path / "b.pcd", made(5), COUNT="", VIEWPOINT="", POINTS="")
     source = open_ply(str(tmp_path))
     assert read_each(source)["xyz"][0].shape == (6, 3)
-    assert [remark.rpartition(": ")[2] for remark in source.remarks] == ["a.pcd (4 bytes)", "a.pcd", "a.pcd"]
+    assert [remark.rpartition(": ")[2] for remark in source.remarks] == ["a.pcd", "a.pcd", "a.pcd (4 bytes)"]
 
 
 @pytest.mark.parametrize(

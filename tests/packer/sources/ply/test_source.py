@@ -13,6 +13,7 @@ from plyfile import PlyData, PlyElement
 
 from packer.errors import SourceError, UsageError
 from packer.sources import Source
+from packer.sources.looking import AFTER_END
 
 
 def vertices(count: int, spec: str = "x:f4 y:f4 z:f4") -> PlyElement:
@@ -238,7 +239,7 @@ def test_bytes_after_the_last_row(tmp_path, lists: bool) -> None:
         with (tmp_path / f"{i}.ply").open("ab") as file:
             file.write(b"\0" * 12 * i)
     source = open_ply(str(tmp_path))
-    assert source.remarks == ["bytes after the last row are not packed: 2.ply (24 bytes), 5.ply (60 bytes)"]
+    assert source.remarks == [f"{AFTER_END}: 2.ply (24 bytes), 5.ply (60 bytes)"]
     assert [s["xyz"].tobytes() for s in samples(source)] == [s["xyz"].tobytes() for s in expected]
 
 
