@@ -192,7 +192,7 @@ def test_a_damaged_file_is_found_when_it_is_packed(folder: Path, tmp_path: Path,
 def test_the_codec_is_for_images_that_jpeg_holds(tmp_path: Path) -> None:
     """Other fields are refused in a sentence."""
     Image.fromarray(np.zeros((4, 4, 4), np.uint8)).save(tmp_path / "a.png")
-    with pytest.raises(UsageError, match=r"jpeg is for images and clips .* not image uint8"):
+    with pytest.raises(UsageError, match=r"jpeg is for images .* not image uint8"):
         convert(str(tmp_path / "a.png"), tmp_path / "a.packed", codec="jpeg")
     with pytest.raises(UsageError, match="jpeg"):
         convert([{"x": np.zeros(4)}], tmp_path / "b.packed", codec="jpeg")
