@@ -376,12 +376,12 @@ def _read_runs(
     most_samples = MOST_ROWS if source.names is None else MOST_FILES
     run_samples = max(1, min(run_samples, most_samples // runs))
     spans = spread_runs(len(source), runs, run_samples)
+    pieces: NDArray[Any] = np.zeros(len(spans))
+    if source.cuts is not None:  # of a piece all that lies before is decoded: so one after another, from its begin on
+        found = source.cuts.searchsorted([start for start, _ in spans], "right").tolist()
+        order = sorted(range(len(spans)), key=lambda n: (found.index(found[n]), spans[n]))
+        spans, pieces = [spans[n] for n in order], np.array([found[n] for n in order])
     slices = [source.slice(start, stop) for start, stop in spans]
-    pieces: NDArray[Any] = (
-        np.zeros(len(spans))
-        if source.cuts is None
-        else source.cuts.searchsorted([start for start, _ in spans], "right")
-    )
     is_first = np.append(True, np.diff(pieces) != 0).tolist()
     results = watcher.watch(call_guarded(_read_arrays, slices, limits), EXAMPLES, len(slices))
     for result, is_first_of_piece in zip(results, is_first, strict=False):

@@ -12,6 +12,7 @@ sample without a box. So is one whose file has no row.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
@@ -300,22 +301,20 @@ class BesideSource(DerivedSource):
         return [*super().files(), *(path for side in self._sides for path in side.files())]
 
     def read(self) -> Iterator[Block]:
-        at = 0
+        at, sides = 0, [_Values(side) for side in self._sides]
         for block in self._source.read():
-            stop = at + count(block)
-            more: dict[str, list[Any]] = {spec.name: [] for spec in self.fields if spec.name not in block}
-            try:
-                for side in self._sides:
-                    for of_side in side.slice(at, stop).read():
-                        for name, values in of_side.items():
-                            more[name].extend(values)
-            except SourceError as error:
-                good = min(map(len, more.values()))
-                if good:
-                    yield self._joined({name: values[:good] for name, values in block.items()}, more, good)
-                raise SourceError(error.reason, error.path, at + good) from error
-            yield self._joined(block, more, stop - at)
-            at = stop
+            size, more = count(block), dict[str, list[Any]]()
+            errors = list[SourceError]()
+            for side in sides:
+                good, taken = side.take(size)
+                if good < size:
+                    size, errors = good, [side.error]
+                more |= taken
+            if size:
+                yield self._joined({name: values[:size] for name, values in block.items()}, more, size)
+            at += size
+            for error in errors:
+                raise SourceError(error.reason, error.path, at) from error
 
     def _joined(self, block: Block, more: Mapping[str, list[Any]], size: int) -> Block:
         """Return a block of `size` samples with the values of the other fields, which may be more."""
@@ -327,3 +326,29 @@ class BesideSource(DerivedSource):
             is_list = spec.is_ragged or spec.kind == "text" or isinstance(values[0], LargeArray)
             joined[spec.name] = values if is_list else np.stack(values)
         return joined
+
+
+class _Values:
+    """The values of a source, some at a time: its blocks have other sizes than those of the samples beside them.
+
+    Attributes:
+        error: why there are no more.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._blocks, self._count = source.read(), 0
+        self._rest = {spec.name: deque[Any]() for spec in source.fields}
+        self.error = SourceError("had more samples when headers were read; run again", first_few(source.files()))
+
+    def take(self, size: int) -> tuple[int, dict[str, list[Any]]]:
+        """Return how many of the next `size` values there are, and these."""
+        try:
+            while self._count < size and (block := next(self._blocks, None)) is not None:
+                self._count += count(block)
+                for name, rest in self._rest.items():
+                    rest.extend(block[name])
+        except SourceError as error:
+            self.error = error
+        size = min(size, self._count)
+        self._count -= size
+        return size, {name: [rest.popleft() for _ in range(size)] for name, rest in self._rest.items()}

@@ -8,6 +8,8 @@ faces.csv --files image_name           the rows of faces.csv, each with the imag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING
@@ -126,7 +128,7 @@ def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> tu
         raise UsageError(f"--key {key}: there is no such column of text or whole numbers; there are {first_few(known)}")
     if len(table.fields) < 2:
         raise UsageError(f"the table has one column, {table.fields[0].name}, but names and a field are expected")
-    columns = _texts(table, known if key is None else [key])
+    columns = _complete(table, known) if key is None else _texts(table, [key])
     found = {column: _names_of(texts, names) for column, texts in columns.items()}
     hits = {column: sum(name is not None for name in of_rows) for column, of_rows in found.items()}
     column = key or max(hits, key=lambda column: hits[column], default="")
@@ -177,9 +179,25 @@ def _without(table: TableSource, column: str) -> TableSource:
     return table.only([spec.name for spec in table.fields if spec.name != column])
 
 
+def _complete(table: TableSource, columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of the columns that have one in each row, as text: a column of names has."""
+    try:
+        return _texts(table, columns)
+    except SourceError as error:
+        if error.sample is None or len(columns) == 1:
+            raise
+    texts: dict[str, list[str]] = {}
+    for column in columns:
+        with suppress(SourceError):
+            texts |= _texts(table, [column])
+    return texts
+
+
 def _texts(table: TableSource, columns: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of some columns of all rows, as text."""
+    """Return the values of some columns of all rows, as text; empty where text is missing, which is no name."""
     texts: dict[str, list[str]] = {column: [] for column in columns}
+    empty = {spec.name: "" for spec in table.fields if spec.kind == "text"}
+    table = replace(table, options=replace(table.options, fill={**empty, **table.options.fill}))
     for block in table.only(columns).read() if columns else ():
         for column in columns:
             texts[column] += map(str, values.tolist() if hasattr(values := block[column], "tolist") else values)

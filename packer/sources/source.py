@@ -20,6 +20,9 @@ from packer.sources.kinds import Kind
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, Numbers, Row, SampleTable
 
+#: Bytes of rows in another order that are read at once, about, and what text and ragged fields are taken to have.
+_SORTED_BYTES, _TEXT_BYTES, _RAGGED_BYTES = 64 * 2**20, 2**10, 2**18
+
 
 @dataclass(eq=False)
 class TableSource(Source):
@@ -112,7 +115,7 @@ class TableSource(Source):
         if self.reader.read_table is not None:
             return self.reader.read_table(self.table, self.fields, self.options)
         if self.table.has_rows:
-            return self._rows()
+            return self._rows() if self._is_in_order() else self._rows_in_other_order()
         return joined(self._samples(), self.fields, self.reader.block_bytes)
 
     def _rows(self) -> Iterator[Block]:
@@ -138,6 +141,56 @@ class TableSource(Source):
                     yield from read_rows(row, at, at + sample - done, self.options)
                 raise SourceError(error.reason, error.path or row.path, sample) from error
             before = end
+
+    def _stretches(self) -> tuple[NDArray[np.int64], ...]:
+        """Return of each stretch of rows: its first row, the numbers that the kind gave it, and the file."""
+        (files,) = self.table.inputs.values()
+        file_number = {path: number for number, path in enumerate(dict.fromkeys(files.files))}
+        firsts = np.zeros(len(files.files), np.int64) if files.firsts is None else files.firsts
+        paths = np.fromiter(map(file_number.__getitem__, files.files), np.int64, len(files.files))
+        return (firsts, *self.table.numbers.values(), paths)
+
+    def _is_in_order(self) -> bool:
+        stretches = self._stretches()
+        return bool((np.lexsort(stretches) == np.arange(len(stretches[0]))).all())
+
+    def _rows_in_other_order(self) -> Iterator[Block]:
+        """Yield many rows at once, read as they lie: a group of rows is decoded, or text parsed, as a whole."""
+        row_bytes = sum(
+            _TEXT_BYTES if spec.kind == "text" else _RAGGED_BYTES if spec.is_ragged else spec.fixed_bytes
+            for spec in self.fields
+        )
+        size = max(1, _SORTED_BYTES // max(1, row_bytes))
+        for start in range(0, len(self), size):
+            try:
+                yield from self.slice(start, min(start + size, len(self)))._sorted()
+            except SourceError as error:
+                sample = None if error.sample is None else start + error.sample
+                raise SourceError(error.reason, error.path, sample) from error
+
+    def _sorted(self) -> Iterator[Block]:
+        (files,) = self.table.inputs.values()
+        counts = np.diff(np.asarray(files.ends), prepend=0)
+        within = np.arange(len(self)) - np.repeat(np.cumsum(counts) - counts, counts)
+        order = np.lexsort((within, *(np.repeat(numbers, counts) for numbers in self._stretches())))
+        try:
+            blocks = list(self.take(order)._rows())
+        except SourceError as error:
+            if error.sample is None:
+                raise
+            bad = int(order[error.sample])
+            yield from self.slice(0, bad).read() if bad else ()  # one before it may be bad, too
+            raise SourceError(error.reason, error.path, bad) from error
+        back = np.argsort(order)
+        block: dict[str, Any] = {}
+        for spec in self.fields:
+            parts: list[Any] = [part[spec.name] for part in blocks]
+            if all(isinstance(part, np.ndarray) for part in parts):
+                block[spec.name] = np.concatenate(parts)[back]
+            else:
+                values = [value for part in parts for value in part]
+                block[spec.name] = [values[number] for number in back.tolist()]
+        yield block
 
     def _samples(self) -> Iterator[dict[str, Any]]:
         read = self.reader.read

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +77,36 @@ def _reader(mapped: Any, columns: Sequence[int] = ()) -> Any:
 
 def stored(path: str, group: int, start: int, stop: int, names: Sequence[str]) -> Iterator[Any]:
     """Yield the rows start..stop of a group, of the columns that have these fields, in batches."""
-    at = 0
-    for batch in _decoded(path, Path(path).stat().st_mtime_ns, group, tuple(names)):
-        begin, end = max(start - at, 0), min(stop - at, batch.num_rows)
-        at += batch.num_rows
-        if begin < end:
-            yield batch.slice(begin, end - begin)
+    batches, row = _decoded(path, Path(path).stat().st_mtime_ns, group, tuple(names)), start
+    while row < stop and (found := batches.find(row)):
+        begin, batch = found
+        end = min(stop, begin + batch.num_rows)
+        yield batch.slice(row - begin, end - row)
+        row = end
+
+
+class _Batches:
+    """The rows of a group, decoded from the first one on as far as they are asked for; the last batch alone is kept.
+
+    To keep all of a group costs more than decoding it: its memory is new, and not in the cache of the processor.
+    """
+
+    def __init__(self, decode: Callable[[], Iterator[Any]]) -> None:
+        self._decode = decode
+        self._rewind()
+
+    def _rewind(self) -> None:
+        self._rest, self._begin = self._decode(), 0
+        self._batch = next(self._rest, None)
+
+    def find(self, row: int) -> tuple[int, Any] | None:
+        """Return the batch that holds a row, and its first row; None if there is none. To go back decodes again."""
+        if row < self._begin:
+            self._rewind()
+        while self._batch is not None and row >= self._begin + self._batch.num_rows:
+            self._begin += self._batch.num_rows
+            self._batch = next(self._rest, None)
+        return None if self._batch is None else (self._begin, self._batch)
 
 
 def peeked(path: str, group: int, name: str) -> Iterator[Any]:
@@ -96,30 +120,48 @@ def peeked(path: str, group: int, name: str) -> Iterator[Any]:
             columns = [column for column in file.schema_arrow.names if naming(name, [column])]
             yield from file.iter_batches(_PEEKED_ROWS, [group], columns, use_threads=False)
         return
-    for batch in _decoded(path, Path(path).stat().st_mtime_ns, group, (name,)):
+    with pa.memory_map(path) as mapped:
+        data = mapped.read_buffer()
+    for batch in _arrow_batches(data, group, (name,)):
         yield from pa.Table.from_batches([batch]).to_batches(_PEEKED_ROWS)
 
 
-@lru_cache(maxsize=1)  # of a group that several shards share, or that has bad rows, all are read from it
-def _decoded(path: str, _version: int, group: int, names: tuple[str, ...]) -> list[Any]:
+@lru_cache(maxsize=1)  # which shards of a group that are packed one after another share, and the rows after a bad one
+def _decoded(path: str, _version: int, group: int, names: tuple[str, ...]) -> _Batches:
     import pyarrow as pa
 
-    def chosen(columns: Sequence[str]) -> list[str]:
-        wanted = {name[:end] for name in names for end in (len(name), *(m.start() for m in re.finditer(r"\.", name)))}
-        return [column for column in columns if column in wanted]
+    with pa.memory_map(path) as mapped:  # which saves a copy
+        data = mapped.read_buffer()
+    decode = _parquet_batches if suffix_of(path) in PARQUET else _arrow_batches
+    return _Batches(partial(decode, data, group, names))
 
-    if suffix_of(path) in PARQUET:
-        import pyarrow.parquet as pq
 
-        with pa.memory_map(path) as mapped:  # which saves a copy
-            file = pq.ParquetFile(pa.BufferReader(mapped.read_buffer()), pre_buffer=False)
-        about = file.metadata.row_group(group)
-        rows = max(1, min(2**20, BLOCK_BYTES * about.num_rows // max(1, about.total_byte_size)))
-        return list(file.iter_batches(rows, [group], chosen(file.schema_arrow.names), use_threads=False))
-    with pa.memory_map(path) as mapped:
-        schema = _reader(mapped).schema
-        reader = _reader(mapped, [schema.names.index(name) for name in chosen(schema.names)])
-        return [reader.get_batch(group)] if isinstance(reader, pa.RecordBatchFileReader) else list(reader)
+def _parquet_batches(data: Any, group: int, names: Sequence[str]) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+    about = file.metadata.row_group(group)
+    rows = max(1, min(2**20, BLOCK_BYTES * about.num_rows // max(1, about.total_byte_size)))
+    yield from file.iter_batches(rows, [group], _chosen(file.schema_arrow.names, names), use_threads=False)
+
+
+def _arrow_batches(data: Any, group: int, names: Sequence[str]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    file = pa.BufferReader(data)
+    schema = _reader(file).schema
+    reader = _reader(file, [schema.names.index(name) for name in _chosen(schema.names, names)])
+    if isinstance(reader, pa.RecordBatchFileReader):
+        yield reader.get_batch(group)
+    else:
+        yield from reader
+
+
+def _chosen(columns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the columns that have some fields: members of structs have their column's name in front."""
+    wanted = {name[:end] for name in names for end in (len(name), *(m.start() for m in re.finditer(r"\.", name)))}
+    return [column for column in columns if column in wanted]
 
 
 def leaves(batch: Any) -> Iterator[tuple[str, Any]]:

@@ -48,6 +48,29 @@ def test_rows_go_to_the_samples_that_they_name(folder: Path, form: str) -> None:
     assert np.array_equal(found["image"][0], picture(4, 5, seed=1))
 
 
+def test_rows_in_another_order_are_read_as_they_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group of rows is decoded once for many samples; a row without a value leaves out its own sample alone."""
+    decoded, original = list[int](), parquet.ParquetFile.iter_batches
+
+    def iter_batches(self: parquet.ParquetFile, size: int, groups: list[int], *more: Any, **options: Any) -> Any:
+        decoded.extend(groups)
+        return original(self, size, groups, *more, **options)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", iter_batches)
+    names = [f"{n * 5 % 12:02d}" for n in range(12)]
+    for name in names:
+        save(folder / "many" / f"{name}.png", picture(2, 2))
+    inputs = [f"image={folder / 'many'}", f"x={folder / 't.parquet'}"]
+    parquet.write_table(pa.table({"id": names, "x": map(float, names)}), folder / "t.parquet", row_group_size=2)
+    assert read_each(open_sources(inputs))["x"] == list(range(12))
+    assert decoded == [*range(6), *range(6)]  # the names, and then the values
+    x = [None if name in ("03", "08") else int(name) for name in names]
+    parquet.write_table(pa.table({"id": names, "x": x}), folder / "t.parquet", row_group_size=2)
+    report = convert(inputs, folder / "out", on_error="skip", workers=0)
+    assert [bad.sample for bad in report.rejected] == [3, 8]
+    assert PackedDataset(folder / "out").column("x").tolist() == [0, 1, 2, 4, 5, 6, 7, 9, 10, 11]
+
+
 def test_a_single_column_has_the_name_of_its_source(folder: Path) -> None:
     """`label=` names it, and --classes makes numbers of its text."""
     source = opened(folder, "file,breed\na,dog\nb,cat\nc,dog\n", *BESIDE, classes="label")
