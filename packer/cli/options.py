@@ -113,7 +113,8 @@ def _source_options() -> Sequence[Option]:
     helps, options = _helps(SourceOptions), []
     for declared in fields(SourceOptions):
         metadata, default = declared.metadata, declared.default
-        text = helps[declared.name].removeprefix(f"{_heading(declared)}: ")
+        heading, _, rest = helps[declared.name].partition(": ")
+        text = rest if heading in _HEADINGS else helps[declared.name]
         settings: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": metadata["form"]}
         if default is MISSING:  # a mapping
             settings |= {"multiple": True, "callback": pair_parser(metadata["form"])}

@@ -29,7 +29,6 @@ from packer.sources.base import (
     fits,
     joined,
 )
-from packer.sources.images import image_in
 from packer.sources.options import SourceOptions
 
 
@@ -136,6 +135,8 @@ class EncodedSource(DerivedSource):
 
 def _decoded(row: Any, name: str) -> NDArray[Any]:
     """Return the pixels of a file, behind which there may be zeros."""
+    from packer.sources.images import image_in  # which loads decoders
+
     data = np.asarray(row).tobytes().rstrip(b"\0")
     try:
         return image_in(data, name, SourceOptions())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import codecs
 import errno
 import glob
+import json
 import os
 import re
 from collections import Counter
@@ -38,6 +39,8 @@ _ERRNO_IN_TEXT = re.compile(r"\berrno = (\d+)")
 
 #: What an LMDB folder holds: the values, and in BasicSR's the list of their keys.
 LMDB_DATA, LMDB_LIST = "data.mdb", "meta_info.txt"
+#: What the folder of a dataset of LeRobot holds.
+LEROBOT_INFO = "meta/info.json"
 
 #: Format of an image file, by its suffix.
 IMAGES = {
@@ -244,6 +247,14 @@ def is_zarr(folder: Path) -> bool:
 def is_lmdb(folder: Path) -> bool:
     """Return whether a folder is an LMDB folder."""
     return (folder / LMDB_DATA).is_file()
+
+
+def is_lerobot(folder: Path) -> bool:
+    """Return whether a folder is a dataset of LeRobot."""
+    try:
+        return "codebase_version" in json.loads((folder / LEROBOT_INFO).read_text())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def join(folder: str, file: str) -> str:

@@ -10,9 +10,19 @@ from pathlib import Path
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import MANIFEST, check_field_name
-from packer.sources.files import CLOUDS, LABELS, TEXT, FileSet, find, fixed_folder, is_lmdb, of_one_kind, suffix_of
+from packer.sources.files import (
+    CLOUDS,
+    LABELS,
+    TEXT,
+    FileSet,
+    find,
+    fixed_folder,
+    is_lerobot,
+    is_lmdb,
+    of_one_kind,
+    suffix_of,
+)
 from packer.sources.kinds import suffixes
-from packer.sources.lerobot import is_lerobot
 from packer.sources.options import SourceOptions
 from packer.watcher import NOBODY, Watcher
 

@@ -2,7 +2,9 @@
 
     KIND = Kind("nifti", (".nii", ".nii.gz"), look=look, read=read, needs=("nibabel", "nifti"), ...)
 
-A package of its own adds one by an entry point of the group `packer.kinds`, which names such a record.
+A package of its own adds one by an entry point of the group `packer.kinds`, which names such a record. What a kind
+imports comes in when the kind is asked for: a folder of PNG files needs neither the modules of clouds nor a look at
+other packages.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources.base import BLOCK_BYTES, Block, Source
-from packer.sources.files import FileSet
+from packer.sources.files import IMAGES, FileSet
 from packer.sources.looking import Looked, agree_on_most
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.pairing import Names, partners, stem
@@ -26,24 +29,33 @@ from packer.sources.units import FORMS, UnitChoice
 from packer.watcher import Watcher
 from packer.workers import Limits
 
-#: Modules with a record `KIND` or several `KINDS`, in the order in which help and errors list them.
-_MODULES = (
-    "packer.sources.arrays.kind",
-    "packer.sources.images.kind",
-    "packer.sources.ply.kind",
-    "packer.sources.ply.pcd",
-    "packer.sources.ply.las",
-    "packer.sources.nifti",
-    "packer.sources.flow",
-    "packer.sources.tables",
-    "packer.sources.tars",
-    "packer.sources.text",
-    "packer.sources.coco",
-    "packer.sources.yolo",
-    "packer.sources.voc",
-    "packer.sources.video",
-    "packer.sources.lerobot",
-)
+#: By name of each kind of ours, in the order in which help and errors list them: the suffixes of its files, which its
+#: record repeats, and the module that has the record as `KIND`, or as one of `KINDS`.
+_OURS: dict[str, tuple[tuple[str, ...], str]] = {
+    "hdf5": ((".h5", ".hdf5", ".hdf", ".h5ad", ".he5", ".mat", ".nc", ".nc4", ".nxs"), "packer.sources.arrays.kind"),
+    "zarr": ((".zarr", ".zarr.zip"), "packer.sources.arrays.kind"),
+    "npy": ((".npy", ".npz"), "packer.sources.arrays.kind"),
+    "images": (tuple(IMAGES), "packer.sources.images.kind"),
+    "basicsr": ((), "packer.sources.images.kind"),
+    "ply": ((".ply",), "packer.sources.ply.kind"),
+    "clouds": ((), "packer.sources.ply.kind"),
+    "pcd": ((".pcd",), "packer.sources.ply.pcd"),
+    "las": ((".las", ".laz"), "packer.sources.ply.las"),
+    "nifti": ((".nii", ".nii.gz"), "packer.sources.nifti"),
+    "flow": ((".flo", ".pfm"), "packer.sources.flow"),
+    "tables": (
+        (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather"),
+        "packer.sources.tables",
+    ),
+    "tars": ((".tar",), "packer.sources.tars"),
+    "text": ((), "packer.sources.text"),
+    "coco": ((), "packer.sources.coco"),
+    "yolo": ((), "packer.sources.yolo"),
+    "voc": ((), "packer.sources.voc"),
+    "video": ((".mp4", ".mkv", ".webm", ".avi", ".mov"), "packer.sources.video"),
+    "lerobot": ((), "packer.sources.lerobot"),
+}
+_OUR_SUFFIXES = {suffix: name for name, (suffixes, _) in _OURS.items() for suffix in suffixes}
 _GROUP = "packer.kinds"
 #: Options of every kind.
 EVERY = ("samples", "label", "classes", "missing")
@@ -152,6 +164,10 @@ class Kind:
         """Pickle the name alone."""
         return kind_named, (self.name,)
 
+    def takes(self, option: str) -> bool:
+        """Return whether an attribute of `SourceOptions` is for the kind."""
+        return bool(self.units) and option in (*EVERY, *self.options)
+
     def look_with(self, options: SourceOptions) -> Callable[[Row], Looked]:
         """Return `look` with these options."""
         if self.look is None:
@@ -170,13 +186,62 @@ def _look(function: Callable[[Row, SourceOptions], Looked], options: SourceOptio
 
 
 @cache
+def _others() -> dict[str, Kind]:
+    """Return the kinds of other packages by name.
+
+    Raises:
+        UsageError: one has the name or a suffix of one of ours.
+    """
+    from importlib.metadata import entry_points  # here, because few commands need it
+
+    kinds: list[Kind] = [point.load() for point in entry_points(group=_GROUP)]
+    for kind in kinds:
+        if taken := [*{kind.name} & _OURS.keys(), *sorted({*kind.suffixes} & _OUR_SUFFIXES.keys())]:
+            raise UsageError(
+                f"a package adds the kind of files {kind.name} (by an entry point {_GROUP}), but {taken[0]} is one of "
+                "packer's own; remove that package, or give its kind another"
+            )
+    return {kind.name: kind for kind in kinds}
+
+
+@cache
+def _other_suffixes() -> dict[str, str]:
+    return {suffix: kind.name for kind in _others().values() for suffix in kind.suffixes}
+
+
+class _Kinds(Mapping[str, Kind]):
+    """All kinds by name: one of ours is imported when it is taken, other packages for a name that is not ours."""
+
+    def __getitem__(self, name: str) -> Kind:
+        if name not in _OURS:
+            return _others()[name]
+        module = importlib.import_module(_OURS[name][1])
+        kinds: Sequence[Kind] = getattr(module, "KINDS", None) or [module.KIND]
+        return next(kind for kind in kinds if kind.name == name)
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(_OURS, _others())
+
+    def __len__(self) -> int:
+        return len(_OURS) + len(_others())
+
+
+class _Suffixes(Mapping[str, str]):
+    """The kind of files with each suffix; other packages are looked at when one is none of ours."""
+
+    def __getitem__(self, suffix: str) -> str:
+        return _OUR_SUFFIXES.get(suffix) or _other_suffixes()[suffix]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(_OUR_SUFFIXES, _other_suffixes())
+
+    def __len__(self) -> int:
+        return len(_OUR_SUFFIXES) + len(_other_suffixes())
+
+
 def all_kinds() -> Mapping[str, Kind]:
     """Return all kinds by name: ours, and those of other packages."""
-    from importlib.metadata import entry_points  # here, because workers import this module and need no list
-
-    modules = map(importlib.import_module, _MODULES)
-    ours = [kind for module in modules for kind in getattr(module, "KINDS", None) or [module.KIND]]
-    return {kind.name: kind for kind in [*ours, *(point.load() for point in entry_points(group=_GROUP))]}
+    return _Kinds()
 
 
 def kind_named(name: str) -> Kind:
@@ -186,12 +251,12 @@ def kind_named(name: str) -> Kind:
 
 def kinds_with(option: str) -> list[str]:
     """Return the names of the kinds that an attribute of `SourceOptions` is for."""
-    return [kind.name for kind in all_kinds().values() if kind.units and option in (*EVERY, *kind.options)]
+    return [kind.name for kind in all_kinds().values() if kind.takes(option)]
 
 
-def suffixes() -> dict[str, str]:
+def suffixes() -> Mapping[str, str]:
     """Return the kind of files with each suffix."""
-    return {suffix: kind.name for kind in all_kinds().values() for suffix in kind.suffixes}
+    return _Suffixes()
 
 
 def unit_of(kind: str, samples: str | None) -> UnitChoice:
@@ -220,8 +285,8 @@ def check_options(options: SourceOptions, kind: str) -> None:
         about, value, flag = option.metadata, getattr(options, option.name), flag_of(option)
         if value == getattr(SourceOptions(), option.name):
             continue
-        if kind not in (names := kinds_with(option.name)):
-            named = " and ".join(names)
+        if not all_kinds()[kind].takes(option.name):
+            named = " and ".join(kinds_with(option.name))
             raise UsageError(f"{flag} is for sources of {named}, but this one holds {kind}; leave it out")
         choices = about["choices"].split("|")
         if about["choices"] and value not in choices:

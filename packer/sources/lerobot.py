@@ -24,7 +24,7 @@ from packer.codecs import file_of, with_files
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES
 from packer.sources.base import LARGE_BYTES, LargeArray
-from packer.sources.files import FileSet, unreadable
+from packer.sources.files import LEROBOT_INFO, FileSet, unreadable
 from packer.sources.images import image_in
 from packer.sources.kinds import Kind
 from packer.sources.looking import Header, agree_on_most
@@ -33,8 +33,8 @@ from packer.sources.table import Files, LaidField, Row, SampleTable
 from packer.sources.video import Frames, Video, look_at, sides_of, turned_sides
 from packer.watcher import Watcher
 
-#: What a folder of LeRobot holds, and its field of text.
-INFO, _TASK = "meta/info.json", "task"
+#: The field of text.
+_TASK = "task"
 _DATA, _STEPS, _FIRST, _BEGIN = "", "steps", "first row", "{}.begin"
 _SUPPORTED = ("v2.1", "v3.0")
 _NANO = 10**9
@@ -45,14 +45,6 @@ class _Feature(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]
-
-
-def is_lerobot(folder: Path) -> bool:
-    """Return whether a folder is a dataset of LeRobot."""
-    try:
-        return "codebase_version" in json.loads((folder / INFO).read_text())
-    except (OSError, ValueError, TypeError):
-        return False
 
 
 # ---------------------------------------------------------------- where episodes lie
@@ -87,12 +79,12 @@ def _name(folder: str, episode: int) -> str:
 
 def _info(folder: str) -> dict[str, Any]:
     """Return what the dataset says of itself; read again only if it has changed: each episode asks."""
-    return _read_info(folder, (Path(folder) / INFO).stat().st_mtime_ns)
+    return _read_info(folder, (Path(folder) / LEROBOT_INFO).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=4)
 def _read_info(folder: str, changed: int) -> dict[str, Any]:
-    info: dict[str, Any] = json.loads((Path(folder) / INFO).read_text())
+    info: dict[str, Any] = json.loads((Path(folder) / LEROBOT_INFO).read_text())
     version = str(info["codebase_version"])
     if version not in _SUPPORTED:
         raise UsageError(
@@ -162,7 +154,7 @@ def _tables(folder: str, below: str) -> Iterator[dict[str, Any]]:
 
 @lru_cache(maxsize=4)
 def _tasks(folder: str, changed: int) -> dict[int, str]:
-    """Return the text of each task by its number; `changed` is the time of `INFO`."""
+    """Return the text of each task by its number; `changed` is the time of `LEROBOT_INFO`."""
     lines = Path(folder) / "meta/tasks.jsonl"
     if lines.exists():
         rows = [json.loads(line) for line in lines.read_text().splitlines()]
@@ -195,9 +187,9 @@ def look(row: Row, options: SourceOptions) -> Header:
 def _folder(row: Row) -> str:
     """Return the folder of the dataset, from the file of its first input, which lies two folders below it or deeper."""
     folder = Path(row.paths[_DATA][0]).parent
-    while not (folder / INFO).exists():
+    while not (folder / LEROBOT_INFO).exists():
         if folder == folder.parent:
-            raise SourceError(f"lies in no folder with {INFO}", row.paths[_DATA][0])
+            raise SourceError(f"lies in no folder with {LEROBOT_INFO}", row.paths[_DATA][0])
         folder = folder.parent
     return str(folder)
 
@@ -233,7 +225,7 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     needed = {*(name for name, feature in features.items() if feature.dtype != "video"), "timestamp", "task_index"}
     columns = _columns(path, first, first + steps, tuple(sorted(needed)))
     tasks = dict.fromkeys(columns["task_index"].to_pylist())
-    texts = _tasks(folder, (Path(folder) / INFO).stat().st_mtime_ns)
+    texts = _tasks(folder, (Path(folder) / LEROBOT_INFO).stat().st_mtime_ns)
     sample: dict[str, Any] = {_TASK: "\n".join(texts[number] for number in tasks)}
     for laid in row.layout[1:]:
         shape = tuple(int(n or 0) for n in row.shape(laid))
@@ -292,7 +284,7 @@ def _numbers(column: Any, laid: LaidField, shape: tuple[int, ...], path: str) ->
     values = np.asarray(column.to_numpy(zero_copy_only=False))
     if values.dtype != laid.dtype or values.size != np.prod(shape):
         reason = f"column {laid.name} holds {values.size:,} values of {values.dtype}, not {shape} of {laid.dtype}"
-        raise SourceError(f"{reason} as {INFO} says; --skip {laid.name} leaves it out", path)
+        raise SourceError(f"{reason} as {LEROBOT_INFO} says; --skip {laid.name} leaves it out", path)
     return np.ascontiguousarray(values).reshape(shape)
 
 

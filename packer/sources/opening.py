@@ -131,8 +131,11 @@ def _derived(source: Source, options: SourceOptions, paths: Sequence[str], is_of
 def _filled(options: SourceOptions, usual: SourceOptions, kinds: set[str]) -> SourceOptions:
     """Return options, with the usual ones of these kinds where none is given."""
     given, none = vars(options), vars(SourceOptions())
+    records = [all_kinds()[kind] for kind in kinds]
     wanted = {name: value for name, value in vars(usual).items() if value != none[name] and given[name] == none[name]}
-    return replace(options, **{name: value for name, value in wanted.items() if kinds.intersection(kinds_with(name))})
+    return replace(
+        options, **{name: value for name, value in wanted.items() if any(record.takes(name) for record in records)}
+    )
 
 
 def _options_of(options: SourceOptions, others: set[str], has_tables: bool) -> tuple[SourceOptions, SourceOptions]:

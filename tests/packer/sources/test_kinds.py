@@ -15,8 +15,9 @@ import pytest
 from opened_sources import read_each
 
 from packer.convert import convert
-from packer.errors import SourceError
-from packer.sources import Block, Header, Kind, LaidField, Row, SourceOptions, all_kinds, open_sources
+from packer.errors import SourceError, UsageError
+from packer.sources import Block, Header, Kind, LaidField, Row, SourceOptions, all_kinds, kinds, open_sources
+from packer.sources.kinds import suffixes
 from packer.watcher import Watcher
 from readers import PackedDataset
 
@@ -31,15 +32,19 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Kind], None]]:
         def __init__(self, kind: Kind) -> None:
             self.load = lambda: kind
 
+    def forget() -> None:
+        kinds._others.cache_clear()
+        kinds._other_suffixes.cache_clear()
+
     def add(kind: Kind) -> None:
         monkeypatch.setattr(
             "importlib.metadata.entry_points", lambda group: [Point(kind)] if group == "packer.kinds" else []
         )
-        all_kinds.cache_clear()
+        forget()
 
     yield add
     monkeypatch.undo()
-    all_kinds.cache_clear()
+    forget()
 
 
 def sound(path: Path, frames: int, channels: int = 2) -> np.ndarray:
@@ -74,6 +79,18 @@ def test_a_package_of_its_own_adds_a_kind(tmp_path: Path) -> None:
     assert list(dataset.names) == ["a", "b"]
     for expected, found in zip(sounds, (dataset[0]["audio"], dataset[1]["audio"]), strict=True):
         assert np.array_equal(found, expected)
+
+
+def test_what_is_known_of_a_kind_before_it_is_imported_is_what_its_record_says(
+    added: Callable[[Kind], None],
+) -> None:
+    """The suffixes of each are those by which its files are found; a package cannot take one of ours, or a name."""
+    assert suffixes() == {suffix: kind.name for kind in all_kinds().values() for suffix in kind.suffixes}
+    assert [*all_kinds()] == [kind.name for kind in all_kinds().values()]
+    for kind in (Kind("images", (".ours",)), Kind("other", (".other", ".png"))):
+        added(kind)
+        with pytest.raises(UsageError, match=r"adds the kind of files (images|other) .*, but (images|\.png) is one of"):
+            suffixes()[".wav"]
 
 
 def members(row: Row, options: SourceOptions) -> list[Header | SourceError]:
