@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 MODULES = {
@@ -203,3 +204,26 @@ def test_what_an_import_loads(modules, absent):
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     assert not set(absent.split()) & set(result.stdout.split())
+
+
+def test_what_a_conversion_of_images_loads(tmp_path):
+    """It loads nothing that reads other files, neither packages nor our own kinds, and looks at no other packages."""
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        Image.new("RGB", (4, 3)).save(tmp_path / "in" / f"{name}.png")
+    code = (
+        "import sys, importlib.metadata as m; real = m.entry_points\n"
+        "def entry_points(**asked): assert asked.get('group') != 'packer.kinds'; return real(**asked)\n"
+        "m.entry_points = entry_points; from packer.cli.main import main\n"
+        "main(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
+    )
+    command = ["convert", str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "0"]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *command], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    loaded = set(result.stdout.split())
+    packages = "pyarrow av tifffile h5py zarr scipy numba torch nibabel laspy natsort asyncio fsspec obstore"
+    assert not set(packages.split()) & loaded
+    kinds = "arrays.kind ply.kind nifti flow tables tars coco yolo voc video lerobot"
+    assert not {f"packer.sources.{name}" for name in kinds.split()} & loaded

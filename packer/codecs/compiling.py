@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 #: Bytes of /proc/cpuinfo that describe the first processor.
@@ -144,6 +143,8 @@ def leave_mark(folder: Path) -> list[Path]:
 @cache
 def mark_name() -> str:
     """Return the name of the mark: another one for each version of numba, Python, processor and loops."""
+    from importlib.metadata import version  # here, because few processes decode
+
     code = (_ROOM / "loops.py").read_bytes()
     parts = [version("numba"), version("llvmlite"), platform.python_version(), str(_ROOM), _processor()]
     return f"packer-loops-{hashlib.sha256(code + chr(0).join(parts).encode()).hexdigest()[:16]}"

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import filelock
 import lmdb
 
 from packer.errors import WriteError
@@ -86,6 +85,8 @@ def held_lock(path: Path, wait: bool) -> Iterator[bool]:
         OSError: the file cannot be opened; or it is a link, which may lead to the lock of another dataset, or no file.
     """
     if fcntl is None:
+        import filelock
+
         try:
             with filelock.FileLock(path).acquire(timeout=-1 if wait else 0):
                 yield True

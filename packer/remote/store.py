@@ -10,7 +10,6 @@ other one waits for ever: workers of DataLoader and of a conversion are forked.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import os
@@ -341,6 +340,8 @@ class RemoteFolder:
         path, stop = self._path(name), min(start + BLOCK_BYTES, size)
         end = stop + (stop == size)
         if getattr(self._fs, "async_impl", False):
+            import asyncio  # here, because it takes 20 ms to load
+
             request = self._fs._cat_file(path, start=start, end=end)
             data = bytes(transfer.wait_for(asyncio.run_coroutine_threadsafe(request, self._fs.loop)))
         else:
