@@ -32,9 +32,10 @@ from torch.utils.data import Dataset
 from packer.errors import UsageError
 from packer.format import Numbers
 from readers.batch import Batch, item_of
-from readers.crop import Crop, size_text
+from readers.crop import Crop
 from readers.dataset import PackedDataset
 from readers.indexing import resolve_numbers
+from readers.placing import size_text
 from readers.source import source_of
 
 #: Names of options that mirror samples, and of those that turn them.

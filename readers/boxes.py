@@ -32,7 +32,7 @@ Edges = NDArray[np.float64]
 BOX_FORMATS = "xywh", "xyxy", "voc", "yolo"
 #: By how much the area of a box that is moved may be less, of what was there.
 _ROUNDING = 1e-9
-#: Returns sizes of samples, first pixels of their crops and orientations, as `Placing.place` of `crop.py` does.
+#: Returns sizes of samples, first pixels of their crops and orientations, as `Placing.place` does.
 Place = Callable[[Numbers, Visits | None], tuple[Numbers, Numbers, Numbers]]
 
 
@@ -231,7 +231,7 @@ def turn_edges(edges: Edges, orientations: Numbers, shape: Numbers) -> Edges:
     """Return boxes turned and mirrored as `orient` turns and mirrors crops.
 
     Args:
-        orientations: (n,), see `orient` of `crop.py`.
+        orientations: (n,), see `orient` of `turning.py`.
         shape: width and height of a crop; equal if it is turned.
     """
     width = shape[0]

@@ -25,9 +25,9 @@ from packer.format import manifest as manifests
 from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, ResizedCrop
-from readers.crop import orient
 from readers.draws import Asked, draw_visits
 from readers.source import source_of
+from readers.turning import orient
 from readers.valid import remark
 
 CODECS = ("none", "lz4", "bitshuffle", "zstd", "photo+zstd", "photo+lz4")
