@@ -37,24 +37,24 @@ def read_headers(
     read: Callable[[Item], Header],
     items: Sequence[Item],
     watcher: Watcher,
+    headers_in: str = "threads",
     limits: Limits | None = None,
-    in_threads_too: bool = True,
 ) -> Iterator[Header | SourceError]:
     """Yield what `read` returns of every item, in order, or the SourceError that it raises.
 
-    Several threads read where the disk is slow. Where a library is not for several threads, or holds one lock for all,
-    processes read if there are `limits`, since it may crash, and else this thread.
+    Several threads read where the disk is slow.
 
     Args:
         read: with `limits` a function of a module, or a partial of one.
         watcher: its `step` is called.
-        limits: of one item, in a process of its own; None reads in this process.
-        in_threads_too: whether several threads can read at once.
+        headers_in: as in `Kind`.
+        limits: of one item in a process of its own; None reads in this one.
 
     Raises:
         Any other error of `read`.
     """
-    if not in_threads_too:
+    if headers_in != "threads":
+        limits = limits if headers_in == "processes" else None
         workers = min(PROCESSES, -(-len(items) // ITEMS_A_PROCESS))
         yield from watcher.watch(call_guarded(read, items, limits, workers), HEADERS, len(items))
         return

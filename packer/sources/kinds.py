@@ -10,12 +10,12 @@ other packages.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
@@ -27,7 +27,6 @@ from packer.sources.pairing import Names, partners, stem
 from packer.sources.table import Files, Row, SampleTable
 from packer.sources.units import FORMS, UnitChoice
 from packer.watcher import Watcher
-from packer.workers import Limits
 
 #: By name of each kind of ours, in the order in which help and errors list them: the suffixes of its files, which its
 #: record repeats, and the module that has the record as `KIND`, or as one of `KINDS`.
@@ -102,6 +101,16 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     return agree_on_most(table, watcher)
 
 
+class Facts(Protocol):
+    """What the headers of the files of one source say besides fields; it is kept while the source is opened."""
+
+    def headers(self, table: SampleTable, looked_at: Iterable[Any]) -> Iterator[Looked | SourceError]:
+        """Yield the headers in what `Kind.look` returned of each row of a table, and keep the rest."""
+
+    def unwritten(self, table: SampleTable, number: int) -> str:
+        """Return what is said of a sample, or file of samples, of a table that lacks something."""
+
+
 @dataclass(eq=False)
 class Kind:
     """A kind of files that can be packed.
@@ -116,7 +125,10 @@ class Kind:
             with a `sample` counts from the first row that was not yielded.
         read_table: instead of these yields all samples of a table, as `Source.read` does, for files of many samples.
         files_in: returns the files that one of its files is, which is a folder; None if each is a file.
-        open: opens the source without `look`.
+        headers_in: what looks at headers: `threads` where the disk is slow; `processes` of their own, of a library that
+            is not for threads and may crash; or one `thread`, of a library that is not for several.
+        facts: makes, from the words that name the files, what keeps all that headers say besides fields; of most kinds
+            they say no more.
         units: what a sample may be made from, the default first; none of what only lies beside samples.
         names_fields: whether its files name their fields themselves; else `FIELD=` does.
         lies_beside: whether its files may lie beside those of another kind, each a sample.
@@ -131,18 +143,19 @@ class Kind:
         more: fields that `read` returns besides those of the layouts.
         are_ragged: whether an axis is ragged even if all samples have one length.
         block_bytes: about how many bytes are read at once.
-        view: returns a source as the options ask for it: small images beside it, or patches of it.
+        complete: returns the source with what its facts say, or as its options ask for it, such as patches of images.
         origin: returns what the manifest keeps of the options.
     """
 
     name: str
     suffixes: tuple[str, ...]
-    look: Callable[[Row, SourceOptions], Looked] | None = None
+    look: Callable[[Row, SourceOptions], Any] | None = None
     read: Callable[[Row, SourceOptions], dict[str, Any]] | None = None
     read_rows: Callable[[Row, int, int, SourceOptions], Iterator[Block]] | None = None
     read_table: Callable[[SampleTable, Sequence[FieldSpec], SourceOptions], Iterator[Block]] | None = None
     files_in: Callable[[str], list[str]] | None = None
-    open: Callable[[Mapping[str, FileSet], SourceOptions, Watcher, Limits | None], Source] | None = None
+    headers_in: Literal["threads", "thread", "processes"] = "threads"
+    facts: Callable[[str], Facts] | None = None
     units: tuple[str, ...] = ("files",)
     names_fields: bool = False
     lies_beside: bool = False
@@ -157,7 +170,7 @@ class Kind:
     more: tuple[FieldSpec, ...] = ()
     are_ragged: bool = False
     block_bytes: int = BLOCK_BYTES
-    view: Callable[[Any, SourceOptions], Source] = lambda source, options: source
+    complete: Callable[[Any, Any], Source] = lambda source, facts: source
     origin: Callable[[SourceOptions, SampleTable], dict[str, Any]] = lambda options, table: {}
 
     def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
@@ -168,7 +181,7 @@ class Kind:
         """Return whether an attribute of `SourceOptions` is for the kind."""
         return bool(self.units) and option in (*EVERY, *self.options)
 
-    def look_with(self, options: SourceOptions) -> Callable[[Row], Looked]:
+    def look_with(self, options: SourceOptions) -> Callable[[Row], Any]:
         """Return `look` with these options."""
         if self.look is None:
             raise UsageError(f"the kind {self.name} has no function look; its package is wrong")
@@ -181,7 +194,7 @@ class Kind:
             raise UsageError(f"{files} is read by {package}: pip install '.[{extra}]' in a clone of packer")
 
 
-def _look(function: Callable[[Row, SourceOptions], Looked], options: SourceOptions, row: Row) -> Looked:
+def _look(function: Callable[[Row, SourceOptions], Any], options: SourceOptions, row: Row) -> Any:
     return function(row, options)
 
 
@@ -270,13 +283,15 @@ def unit_of(kind: str, samples: str | None) -> UnitChoice:
         UsageError: a source of this kind does not offer it, or it takes no pattern.
     """
     offered = all_kinds()[kind].units
-    name, colon, pattern = (samples or offered[0]).partition(":")
+    text = samples or offered[0]
+    choice = UnitChoice.parse(text)
+    name = choice.name
     if name not in offered:
         forms = " or ".join(FORMS.get(unit, unit) for unit in offered)
         raise UsageError(f"--samples {samples}: sources of {kind} take {forms}")
-    if (colon and name not in FORMS) or (colon and not pattern):
+    if ":" in text and (name not in FORMS or not choice.pattern):
         raise UsageError(f"--samples {samples}: {FORMS.get(name, name)} is expected")
-    return UnitChoice(name, pattern)
+    return choice
 
 
 def check_options(options: SourceOptions, kind: str) -> None:

@@ -307,7 +307,7 @@ def _camera(
     return array if array.nbytes > LARGE_BYTES else array[:]
 
 
-def view(source: Any, options: SourceOptions) -> Any:
+def with_splits(source: Any, facts: None) -> Any:
     """Return the source with the splits of the dataset, which are ranges of episodes."""
     (files, *_) = source.table.inputs.values()
     splits = dict[str, list[str]]()
@@ -330,6 +330,6 @@ KIND = Kind(
     pair=pair,
     agree=agree,
     are_ragged=True,
-    view=view,
+    complete=with_splits,
     origin=lambda options, table: {"skip": list(options.skip)} if options.skip else {},
 )

@@ -199,7 +199,9 @@ def notes_of(table: SampleTable) -> list[str]:
     return [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for (name, note), n in counts.items()]
 
 
-def say_of_all(table: SampleTable, remarks: list[str], in_words: Callable[[int], str] | None = None) -> SampleTable:
+def say_of_all(
+    table: SampleTable, remarks: list[str], in_words: Callable[[SampleTable, int], str] | None = None
+) -> SampleTable:
     """Add to remarks what is odd in files, one for a cause; return the samples without the columns that say so.
 
     Args:
@@ -229,7 +231,7 @@ def _after_of(table: SampleTable, counts: Mapping[str, NDArray[Any]]) -> list[st
 
 
 def _unwritten_of(
-    table: SampleTable, counts: Mapping[str, NDArray[Any]], in_words: Callable[[int], str] | None
+    table: SampleTable, counts: Mapping[str, NDArray[Any]], in_words: Callable[[SampleTable, int], str] | None
 ) -> list[str]:
     """Return a sentence that counts the pieces of files (chunks, tiles) that were never written; none if all were."""
     totals: Counter[str] = Counter()
@@ -247,7 +249,7 @@ def _unwritten_of(
     of_samples = count if rows is None else int(rows.sum())
     samples = f"{of_samples:,} sample{'s' * (of_samples != 1)}"
     samples += "" if rows is None else f" in {count:,} file{'s' * (count > 1)}"
-    of_first = in_words(first) if in_words else table.row(first).path
+    of_first = in_words(table, first) if in_words else table.row(first).path
     return [f"{NEVER_WRITTEN}: {counted} of {samples}, the first: {of_first}"]
 
 

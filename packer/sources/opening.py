@@ -348,21 +348,22 @@ def open_kind_of(
         SourceError: what `watcher.bad` raises; no sample is left.
     """
     kind.check_package()
-    if kind.open is not None:
-        return kind.open(inputs, options, watcher, limits)
     if kind.unnamed and {"", kind.unnamed} <= inputs.keys():
         reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {kind.unnamed}"
         raise UsageError(f"{reason}, but {inputs[kind.unnamed].text} is; name the field of each")
     named = {name or kind.unnamed: file_set for name, file_set in inputs.items()}
+    text = " and ".join(file_set.text for file_set in named.values())
     table, remarks = kind.pair(named, options, watcher)
+    facts = kind.facts(text) if kind.facts else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on metadata that nobody uses
-        headers = read_headers(kind.look_with(options), table.rows(), watcher)
-        table = look(table, headers, watcher)
-    if kind.none_left and not table.count:
-        raise NothingLeftError(kind.none_left, " and ".join(file_set.text for file_set in named.values()))
+        looked_at = read_headers(kind.look_with(options), table.rows(), watcher, kind.headers_in, limits)
+        table = look(table, facts.headers(table, looked_at) if facts else looked_at, watcher)
+    if kind.none_left and not table.rows_or_samples:
+        raise NothingLeftError(kind.none_left, text)
     table = leave_out_unreadable(
         table, lambda most: TableSource.of(kind.agree(most, options, [], NOBODY), kind, options, []), watcher, limits
     )
-    table = say_of_all(kind.agree(table, options, remarks, watcher), remarks)
-    return kind.view(TableSource.of(table, kind, options, remarks), options)
+    table = kind.agree(table, options, remarks, watcher)
+    table = say_of_all(table, remarks, facts.unwritten if facts else None)
+    return kind.complete(TableSource.of(table, kind, options, remarks), facts)

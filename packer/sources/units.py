@@ -35,6 +35,17 @@ class UnitChoice(NamedTuple):
         """What one unit is called; steps of episodes are rows."""
         return "row" if self.name == "episodes" else self.name[:-1]
 
+    @classmethod
+    def parse(cls, text: str) -> UnitChoice:
+        """Return the choice that `UNIT[:PATTERN]` is."""
+        name, _, pattern = text.partition(":")
+        return cls(name, pattern)
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Return whether rows are the samples, or the steps of samples."""
+        return self.name in ("rows", "episodes")
+
     def __str__(self) -> str:
         return f"{self.name}:{self.pattern}" if self.pattern else self.name
 

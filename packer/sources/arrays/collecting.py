@@ -11,11 +11,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import NothingLeftError, SourceError
+from packer.errors import SourceError
 from packer.sources.arrays.choosing import Constant
+from packer.sources.arrays.pairing import choice_of
 from packer.sources.arrays.units import Facts, Listing, Remark
 from packer.sources.headers import misfits
-from packer.sources.looking import Header, Looked, counts_of, look
+from packer.sources.looking import Header, Looked, counts_of
+from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, SampleTable
 from packer.watcher import Watcher
 
@@ -83,6 +85,7 @@ class AllFacts:
     """What samples say besides their fields, or files if rows are samples. It is filled while they are looked at.
 
     Attributes:
+        text: the words that name the files, for errors.
         groups: in the order of the first samples that have them.
         group_of: of each sample the number of its group, (n,).
         splits: those in which its tree lists a sample, by the number of the sample.
@@ -93,6 +96,7 @@ class AllFacts:
         remarks: on trees.
     """
 
+    text: str
     groups: list[FactGroup] = field(default_factory=list)
     group_of: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     splits: dict[int, Sequence[str]] = field(default_factory=dict)
@@ -102,13 +106,17 @@ class AllFacts:
     used: set[str] = field(default_factory=set)
     remarks: dict[Remark, None] = field(default_factory=dict)
 
-    def headers(self, trees: SampleTable, listings: Iterable[Listing | SourceError]) -> Iterator[Looked | SourceError]:
-        """Yield the headers of the samples of every tree; each says its number and that of its group."""
+    def headers(self, table: SampleTable, looked_at: Iterable[Listing | SourceError]) -> Iterator[Looked | SourceError]:
+        """Yield the headers of the samples of every tree; each says its number and that of its group.
+
+        Args:
+            table: of trees.
+        """
         groups, number = dict[Any, int](), 0
-        is_one_file = all(files.bounds is None for files in trees.inputs.values())  # else rows are those of several
-        for tree, listing in enumerate(listings):
+        is_one_file = all(files.bounds is None for files in table.inputs.values())  # else rows are those of several
+        for tree, listing in enumerate(looked_at):
             if isinstance(listing, SourceError):
-                yield listing if listing.path else SourceError(listing.reason, trees.row(tree).path)
+                yield listing if listing.path else SourceError(listing.reason, table.row(tree).path)
                 continue
             self.used |= listing.used
             self.remarks |= dict.fromkeys(listing.remarks)
@@ -122,7 +130,7 @@ class AllFacts:
                 if group == len(self.groups):
                     self.groups.append(FactGroup([laid.name for laid in header.layout], facts.constants))
                 self.groups[group].add(number, facts)
-                self._add(number, facts, trees.row(tree).path if facts.files else "")
+                self._add(number, facts, table.row(tree).path if facts.files else "")
                 numbers = {**header.numbers, _NUMBER: number, _GROUP: group}
                 headers.append(header._replace(numbers=numbers, rows=header.rows if is_one_file else None))
                 number += 1
@@ -136,6 +144,10 @@ class AllFacts:
             self.splits[number] = facts.splits
         if facts.ends is not None:
             self.ends.append(facts.ends)
+
+    def unwritten(self, table: SampleTable, number: int) -> str:
+        """Return what of a sample, or of the first that is like it, was never written."""
+        return self.groups[int(table.numbers[_GROUP][number])].unwritten
 
     def kept(self, table: SampleTable) -> SampleTable:
         """Keep what the samples of a table say, and return the table without the columns of `headers`."""
@@ -197,33 +209,12 @@ def in_words(table: SampleTable, number: int, unit: str) -> str:
     return table.names[number] if table.names else f"{unit} {row.root} of {file}" if row.root else file
 
 
-def collect(
-    trees: SampleTable, unit: str, listings: Iterable[Listing | SourceError], text: str, watcher: Watcher
-) -> tuple[SampleTable, AllFacts]:
-    """Return the samples that can be packed together, and what they say besides their fields.
-
-    Args:
-        trees: with the names of the samples that they are, if they have names of their own.
-        unit: `row`, `file`, `folder`, `dataset` or `group`.
-        listings: the samples of each tree, or why it cannot be read.
-        text: what the trees are, for errors.
-        watcher: its `bad` is called with the errors of all others.
-
-    Raises:
-        SourceError: none is left.
-    """
-    facts = AllFacts()
-    table = look(trees, facts.headers(trees, listings), watcher)
-    if not table.layouts:
-        raise NothingLeftError("every file or sample of it is bad; nothing is left to pack", text)
-    return facts.kept(_agree(table, unit, watcher)), facts
-
-
-def _agree(table: SampleTable, unit: str, watcher: Watcher) -> SampleTable:
+def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
     """Return the samples that have the fields of most, in one order; `watcher.bad` is called for each other one.
 
     HDF5 may list fields in the order in which they were made.
     """
+    unit = choice_of(options).unit
     most, apart = misfits([{laid.name: laid.in_words for laid in layout} for layout in table.layouts], table.counts())
     order, layout_of = [laid.name for laid in table.layouts[most]], table.numbers_of_layouts()
     model = in_words(table, int(np.argmax(layout_of == most)), unit)

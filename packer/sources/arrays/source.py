@@ -16,9 +16,9 @@ from packer.errors import SourceError
 from packer.format import FieldSpec
 from packer.sources.arrays.choosing import row_starts
 from packer.sources.arrays.fields import ArrayLeaf, check, leaves_in, values_of
+from packer.sources.arrays.pairing import choice_of
 from packer.sources.arrays.tree import CACHE_BYTES, Tree, Values, open_tree, tree_files
 from packer.sources.base import BLOCK_BYTES, LARGE_BYTES, Block, LargeArray, block_bytes, joined
-from packer.sources.kinds import unit_of
 from packer.sources.options import SourceOptions
 from packer.sources.table import SampleTable
 
@@ -37,7 +37,7 @@ def read_table(kind: str, table: SampleTable, fields: Sequence[FieldSpec], optio
     """
     if table.has_rows:
         return _read_rows(kind, table, fields, options.axis)
-    return joined(_samples(kind, table, fields, unit_of(kind, options.samples).unit), fields, BLOCK_BYTES)
+    return joined(_samples(kind, table, fields, choice_of(options).unit), fields, BLOCK_BYTES)
 
 
 # ---------------------------------------------------------------- rows

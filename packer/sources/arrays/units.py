@@ -35,6 +35,7 @@ from packer.sources.arrays.choosing import (
 from packer.sources.arrays.fields import ArrayLeaf, laid, lengths_of, names_of, scaled
 from packer.sources.arrays.meaning import SCALING, VALID
 from packer.sources.arrays.origin import SPARSE_PARTS
+from packer.sources.arrays.pairing import choice_of
 from packer.sources.arrays.tree import Tree, Unwritten, is_text, open_tree, spans_of, tree_files
 from packer.sources.episodes import ends_of, is_table
 from packer.sources.looking import AFTER_END, LACKING, NEVER_WRITTEN, UNWRITTEN, Header, unwritten_error
@@ -100,18 +101,19 @@ class Listing(NamedTuple):
     remarks: list[Remark]
 
 
-def units_of(row: Row, kind: str, choice: UnitChoice, options: SourceOptions) -> Listing:
+def look(kind: str, row: Row, options: SourceOptions) -> Listing:
     """Return the units of one tree, after checking every file and size that they depend on.
 
     Args:
+        kind: of the tree: `hdf5`, `npy` or `zarr`.
         row: the files of the tree.
-        kind: of the tree.
         options: `pick` and `skip` are relative to a unit; `skip` may also name something outside of all units.
 
     Raises:
         UsageError: there are more fields than a dataset may have.
         SourceError: the tree cannot be read, has no such units, or holds something that belongs to none of them.
     """
+    choice = choice_of(options)
     with open_tree(kind, tree_files(row.paths, options.axis)) as tree, tree.faults("listing the file"):
         marks = _marks(tree, choice.pattern) if choice.name == "episodes" and choice.pattern else {}
         ends = ends_of(marks) if marks else None

@@ -32,6 +32,7 @@ from packer.sources.kinds import Kind, pair_by_name, unit_of
 from packer.sources.looking import AFTER, UNWRITTEN, Header, agree_on_most, unwritten_error
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import names_by_folder, stem
+from packer.sources.source import TableSource
 from packer.sources.table import LaidField, Row, SampleTable, bounds_of
 from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 from packer.watcher import Watcher
@@ -464,8 +465,9 @@ def _stack(row: Row, laid: LaidField, options: SourceOptions) -> Any:
     return stack if stack.nbytes > LARGE_BYTES else read_stack(name, reading, place)
 
 
-def view(source: Source, options: SourceOptions) -> Source:
+def as_asked(source: TableSource, facts: None) -> Source:
     """Return images as the options ask for them: with small ones beside them, or patches of them."""
+    options = source.options
     if not (options.patch or options.stride or options.downscale or options.kernel != "pillow"):
         return source
     from packer.sources.images.derived import seen_as
@@ -507,7 +509,7 @@ KIND = Kind(
     pair=pair,
     agree=agree,
     block_bytes=BLOCK_BYTES,
-    view=view,
+    complete=as_asked,
     origin=_origin,
 )
 #: Folders of an LMDB file of images; no file has a suffix of theirs.

@@ -13,7 +13,7 @@ from opened_sources import open_hdf5
 from packer.convert import convert
 from packer.export import export
 from packer.sources import SourceOptions
-from packer.sources.arrays import opening as source
+from packer.sources.arrays import completing as source
 
 Notes = tuple[str, ...]
 

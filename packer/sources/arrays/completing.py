@@ -1,11 +1,4 @@
-"""Opens the samples of trees of arrays: HDF5 files, zarr, and files or folders of .npy and .npz.
-
-rows.h5, 'part_*.h5'                         rows of one file, or of several one after another
-features.npz                                 rows of its arrays
-x=images.npy y=labels.npy                    rows of both
-x=parts/x_*.npy y=parts/y_*.npy              rows of the files of each, one after another
-scenes --samples folders                     a sample a folder
-"""
+"""Completes a source of arrays, once the headers of all trees are known: names, constants, origin and remarks."""
 
 from __future__ import annotations
 
@@ -13,7 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,163 +15,77 @@ import numpy as np
 from natsort import natsorted
 
 from packer.errors import UsageError, as_text, first_few
-from packer.format import check_field_name
 from packer.sources.arrays.choosing import Constant, constant_values
-from packer.sources.arrays.collecting import MAX_KEPT, collect
+from packer.sources.arrays.collecting import MAX_KEPT, AllFacts
 from packer.sources.arrays.fields import ArrayLeaf, leaves_in, names_of, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
+from packer.sources.arrays.pairing import APART, are_one_table, choice_of
 from packer.sources.arrays.tree import open_tree, tree_files, without_suffix
-from packer.sources.arrays.units import LEFT_OUT, Remark, are_numbered, units_of
+from packer.sources.arrays.units import LEFT_OUT, Remark, are_numbered
 from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
-from packer.sources.files import FileSet, join
-from packer.sources.headers import read_headers
-from packer.sources.kinds import kind_named, unit_of
-from packer.sources.looking import say_of_all
+from packer.sources.files import join
 from packer.sources.options import SourceOptions, naming
-from packer.sources.pairing import names_by_folder, partners
 from packer.sources.source import TableSource
-from packer.sources.table import Files, LaidField, Row, SampleTable, bounds_of
-from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name
-from packer.watcher import NOBODY, Watcher
-from packer.workers import Limits
-
-#: The input of files that are named for themselves; of one whose rows are the samples, with its path.
-_APART = "/"
+from packer.sources.table import Files, LaidField, Row, SampleTable
+from packer.sources.units import UnitChoice, folder_of, pattern_of
 
 
-def open_arrays(
-    kind: str,
-    inputs: Mapping[str, FileSet],
-    options: SourceOptions,
-    watcher: Watcher,
-    limits: Limits | None = None,
-) -> Source:
-    """Open the samples of trees of arrays, one tree after another.
+def complete(kind: str, source: TableSource, facts: AllFacts) -> Source:
+    """Return a source with its names, constants, splits and origin, and what there is to say of it.
 
     Args:
         kind: of the trees: `hdf5`, `npy` or `zarr`.
-        inputs: by field name; an empty name for files that name their fields themselves. Only npy has several.
-        options: paths in `pick` and `skip` start from a sample, if that is a file, folder, array or group.
-        watcher: its `bad` is called with the error of each bad file or unit; if it returns, that one is skipped.
-        limits: limits of reading the headers of one tree, in a process of its own, since some files crash libhdf5
-            or make it allocate gigabytes. None reads them in this process.
+        facts: what its trees say.
 
     Raises:
-        UsageError: a name in `pick` cannot be that of a field, `skip` or `once` fits nothing, rows and groups may both
-            be the samples, nothing says whether a file is a field or a sample, or options do not go together.
-        SourceError: no usable file, no common sample axis, or data that cannot be stored.
+        UsageError: `skip` or `once` fits nothing, rows and groups may both be the samples, or nothing says whether a
+            file is a field or a sample.
+        SourceError: constants differ between the samples.
     """
-    choice = unit_of(kind, options.samples)
-    _check(options, choice, inputs)
-    is_rows = choice.name in ("rows", "episodes")
-    is_table = kind == "npy" and is_rows
-    if is_table:  # without a bad file, rows after it would belong to other samples
-        watcher = replace(watcher, bad=NOBODY.bad)
-    text = " ".join(files.text for files in inputs.values())
-    file_sets = {name: files._replace(files=files.pick(watcher)) for name, files in inputs.items()}
-    notes: list[str] = []
-    trees = _trees(kind, file_sets, choice, watcher, notes)
-    list_units = partial(units_of, kind=kind, choice=choice, options=options)
-    listings = read_headers(list_units, trees.rows(), watcher, limits, in_threads_too=kind == "npy")
-    table, facts = collect(trees, choice.unit, listings, text, watcher)
+    options, choice = source.options, choice_of(source.options)
+    trees, table = source.table, facts.kept(source.table)
     if useless := set(options.skip) - facts.used:
-        raise UsageError(f"--skip {min(useless)}: {text} has no such array or group")
+        raise UsageError(f"--skip {min(useless)}: {facts.text} has no such array or group")
     constants = facts.constants(table, choice.unit)
     for path in options.once:
         if not any(naming(name, [path]) for name in constants):
             raise UsageError(f"--once {path}: there is no such array, neither in the samples nor in the file")
-    attributes: Mapping[int, Mapping[str, Any]] = facts.attributes
+    values = {name: _values(kind, table.row(0), options.axis, constant) for name, constant in constants.items()}
+    notes, attributes = list(source.remarks), facts.attributes
     if len(attributes) > MAX_KEPT:
         attributes = {}
         few = f"more than {MAX_KEPT:,} files or samples have attributes"
         notes.append(f"{few}, so none are kept; --attr NAME makes a field")
-    table = say_of_all(table, notes, lambda number: facts.groups[facts.group_of[number]].unwritten)
     values = {name: _values(kind, table.row(0), options.axis, constant) for name, constant in constants.items()}
+    is_table = are_one_table(kind, choice)
     if is_table:
         table = _side_by_side(table, facts.rows)
-        notes += _other_tables(table, [name for name in inputs if name])
+        notes += _other_tables(table, [name for name in trees.inputs if name != APART])
     elif choice.name == "rows" and options.samples is None:
         notes += _other_units(table, bool(options.pick))
-    if is_rows:
+    if choice.is_of_rows:
         files = _kept_files(table, attributes)
     else:
         table, files = (table, []) if table.names else _named_by_tree(table)
     of_fields, differing = facts.field_attributes([laid.name for laid in table.layouts[0]])
-    of_samples = {} if is_rows else {(table.names or [])[n]: dict(kept) for n, kept in attributes.items()}
+    of_samples = {} if choice.is_of_rows else {(table.names or [])[n]: dict(kept) for n, kept in attributes.items()}
     remarks = [*facts.remarks, *(remark for group in facts.groups for remark in group.remarks), *differing]
-    source = TableSource(
-        table,
-        kind_named(kind),
-        options,
-        table.specs(),
-        _origin(table, options, choice, files, of_samples, of_fields),
-        [*_sentences(kind, remarks), *notes],
-        values,
-        _splits(table, facts.splits),
+    source = replace(
+        source,
+        table=table,
+        fields=table.specs(),
+        origin=_origin(table, options, choice, files, of_samples, of_fields),
+        remarks=[*_sentences(kind, remarks), *notes],
+        constants=values,
+        splits=_splits(table, facts.splits),
     )
     # Marks that are no field may lie in a file of their own.
     marked = trees.files() if is_table else []
     return EpisodeSource(source, facts.ends, choice.pattern, marked) if choice.name == "episodes" else source
 
 
-def _check(options: SourceOptions, choice: UnitChoice, inputs: Mapping[str, FileSet]) -> None:
-    """Raise UsageError if an option has a value that cannot be, or is not for this unit."""
-    for name in options.pick:
-        try:
-            check_field_name(name)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-    for path in (*options.pick.values(), *options.once):
-        if not path.strip("/"):
-            raise UsageError(f"--field or --once: {path!r} is not the path of an array in a sample or file")
-    is_rows = choice.name in ("rows", "episodes")
-    for value, is_wrong, reason in (
-        (options.attrs, is_rows, "--attr: rows have no attributes; files, datasets and groups do (--samples)"),
-        (options.axis, not is_rows, f"--axis is for rows, but --samples {choice} makes each of these a sample"),
-        (options.sparse, not is_rows, f"--sparse: samples are the rows of the matrix; leave out --samples {choice}"),
-        (options.pick, choice.name == "datasets", "--field: a dataset that is a sample has one field, values"),
-        (options.pick, any(inputs), "--field chooses among the arrays of one source; give its path without FIELD="),
-        (options.scaled, options.stored, "--scaled and --stored: give one of them"),
-    ):
-        if value and is_wrong:
-            raise UsageError(reason)
-
-
-# ---------------------------------------------------------------- trees
-
-
-def _trees(
-    kind: str, file_sets: Mapping[str, FileSet], choice: UnitChoice, watcher: Watcher, notes: list[str]
-) -> SampleTable:
-    """Return the files of every tree: one; of npy those of a sample or, if rows are, all. And the names of samples.
-
-    Files of npy for named fields are partners by name, or by the folder they lie in; other trees have no names.
-    The input `/` is of files that are named for themselves. Sentences for the plan go to `notes`.
-    """
-    if kind != "npy":
-        ((_, file_set),) = file_sets.items()
-        return SampleTable(count=len(file_set.files), inputs={"": Files(file_set.folder, file_set.files)})
-    if choice.name in ("rows", "episodes"):
-        inputs = {
-            name or _APART: Files(file_set.folder, file_set.files, bounds_of([len(file_set.files)]))
-            for name, file_set in file_sets.items()
-        }
-        return SampleTable(count=1, inputs=inputs)
-    if choice.name == "folders":
-        for file_set in file_sets.values():
-            refuse_strays(file_set.folder, file_set.files)
-        if list(file_sets) == [""]:
-            (file_set,) = file_sets.values()
-            groups = by_folder(file_set.files)
-            in_order = [file_set.files[number] for numbers in groups.values() for number in numbers]
-            of_folders = Files(file_set.folder, in_order, bounds_of([len(numbers) for numbers in groups.values()]))
-            names = [unit_name(file_set.folder, folder) for folder in groups]
-            return SampleTable(count=len(groups), inputs={_APART: of_folders}, names=names)
-    paired, remarks = partners(file_sets, watcher, names_by_folder(file_sets) if choice.name == "folders" else None)
-    notes += remarks
-    inputs = {name: Files(file_sets[name].folder, files) for name, files in paired.files.items()}
-    return SampleTable(count=len(paired.names), inputs=inputs, names=paired.names)
+# ---------------------------------------------------------------- rows of several files
 
 
 def _side_by_side(table: SampleTable, rows: Sequence[Sequence[int]]) -> SampleTable:
@@ -190,8 +96,8 @@ def _side_by_side(table: SampleTable, rows: Sequence[Sequence[int]]) -> SampleTa
     """
     every = dict[str, Files]()
     for name, files in table.inputs.items():
-        for group in [[file] for file in files.files] if name == _APART else [files.files]:
-            every[f"/{group[0]}" if name == _APART else name] = Files(files.folder, group)
+        for group in [[file] for file in files.files] if name == APART else [files.files]:
+            every[f"/{group[0]}" if name == APART else name] = Files(files.folder, group)
     inputs, layout = dict[str, Files](), list[LaidField]()
     held = {laid.detail.file for laid in table.layouts[0]}
     for (name, files), counts in zip(every.items(), rows, strict=True):
@@ -327,7 +233,6 @@ def _origin(
     of_fields: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """Return what the manifest keeps: arguments are as in `ArraysOrigin`."""
-    is_rows = choice.name in ("rows", "episodes")
     leaves = leaves_in(table.layouts[0], table.specs())
     # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
     paths = {leaf.spec.name: leaf.path for leaf in leaves if not leaf.attribute}
@@ -335,7 +240,7 @@ def _origin(
     kept_options = KeptOptions(
         dict(options.pick), list(options.skip), list(options.once), list(options.sparse), samples=str(choice)
     )
-    if is_rows:
+    if choice.is_of_rows:
         kept_options = msgspec.structs.replace(kept_options, axis=options.axis, samples="rows")
     origin = ArraysOrigin(
         kept_options,
