@@ -109,6 +109,28 @@ def test_keys_of_several_tars(tmp_path: Path) -> None:
     assert any("3 keys are in several tars" in remark for remark in source.remarks)
 
 
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("odd", ["", "comment"])
+def test_every_form_of_header(tmp_path: Path, form: int, odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long names, other letters, folders and times; those of the usual forms are read without `tarfile`."""
+    keys = ["a", "é", "long/" * 30 + "b", "long/" * 18 + "c" * 15, "d" * 90]
+    with tarfile.open(
+        tmp_path / "a.tar", "w", format=form, pax_headers={odd: "of all"} if odd == "comment" else {}
+    ) as tar:
+        for number, key in enumerate(keys):
+            folder = tarfile.TarInfo(f"folder{number}")
+            folder.type = tarfile.DIRTYPE
+            tar.addfile(folder)
+            member = tarfile.TarInfo(f"{key}.txt")
+            member.size, member.mtime = 600 * number, 1.5
+            tar.addfile(member, io.BytesIO(b"x" * member.size))
+    if not odd:
+        monkeypatch.delattr(tarfile.TarFile, "next")
+    source = open_sources([str(tmp_path / "a.tar")])
+    assert source.names == keys
+    assert read_each(source)["txt"] == ["x" * 600 * number for number in range(5)]
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [
