@@ -1,6 +1,7 @@
-"""Boxes of objects in crops: moved, turned and clipped with the pixels, and left out where too little is visible.
+"""Boxes of objects in crops: moved, resized, turned and clipped with the pixels, and left out where hardly visible.
 
     ds = PackedDataset(path, crop=Crop(512, of="image", flips=True, boxes="boxes", min_visible=0.2))
+    ds = PackedDataset(path, crop=ResizedCrop(640, of="image", boxes="boxes"))       # resized with the pixels, too
 
 Fields with a row for each box, such as labels, keep the rows of the boxes that stay. How a box is written is the
 `box_format` of the crop. All are turned into edges (left, top, right, bottom) in pixels, in float64, and back.
@@ -8,7 +9,7 @@ Fields with a row for each box, such as labels, keep the rows of the boxes that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from readers.fields import Describe, FieldReader, LastResult, Places, WholeReade
 from readers.gather import Allocate, fresh
 from readers.points import check_rows, tied_fields
 from readers.rows import part_field
+from readers.valid import check_choice, check_read
 from readers.windows import Reading
 
 Edges = NDArray[np.float64]
@@ -32,8 +34,26 @@ Edges = NDArray[np.float64]
 BOX_FORMATS = "xywh", "xyxy", "voc", "yolo"
 #: By how much the area of a box that is moved may be less, of what was there.
 _ROUNDING = 1e-9
-#: Returns sizes of samples, first pixels of their crops and orientations, as `Placing.place` does.
-Place = Callable[[Numbers, Visits | None], tuple[Numbers, Numbers, Numbers]]
+
+
+class Placed(NamedTuple):
+    """Where the crops of samples (n,) lie.
+
+    Attributes:
+        size: lengths of the samples, (n, 2).
+        crop: first pixels, (n, 2).
+        side: lengths that are cropped, (n, 2), before they are resized.
+        way: orientations, (n,), see `turning.py`.
+    """
+
+    size: Numbers
+    crop: NDArray[Any]
+    side: NDArray[Any]
+    way: Numbers
+
+
+#: Returns where the crops of samples, seen at some visits, lie.
+Place = Callable[[Numbers, Visits | None], Placed]
 
 
 class BoxCrop(NamedTuple):
@@ -41,7 +61,7 @@ class BoxCrop(NamedTuple):
 
     Attributes:
         name: of their field.
-        shape: height and width of the crops; of volumes three sides.
+        shape: height and width of the crops, after they are resized; of volumes three sides.
         box_format: one of `BOX_FORMATS`; None if it is not known.
         min_visible: the least share of its area that a box keeps.
     """
@@ -52,8 +72,18 @@ class BoxCrop(NamedTuple):
     min_visible: float
 
 
-def check_boxes(crop: BoxCrop, field: Field, is_windowed: bool) -> None:
+def check_box_options(boxes: str, min_visible: Any, box_format: Any) -> None:
+    """Raise UsageError if what a crop was given of boxes has no meaning."""
+    if not isinstance(min_visible, int | float) or not 0 <= min_visible <= 1:
+        raise UsageError(f"crop: min_visible {min_visible!r}: a number from 0 to 1 is expected")
+    if box_format is not None:
+        check_choice("crop: box_format", box_format, BOX_FORMATS)
+
+
+def check_boxes(crop: BoxCrop, fields: Mapping[str, Field], is_windowed: bool) -> None:
     """Raise UsageError if a field cannot hold the boxes of a crop."""
+    check_read("crop: boxes", [crop.name], fields)
+    field = fields[crop.name]
     if field.kind != "array" or len(field.shape) != 2 or field.shape[1] != 4 or field.np_dtype.kind not in "iuf":
         raise UsageError(f"crop: boxes: field {field.name!r} is {field.in_words}; numbers (n, 4) are expected")
     if is_windowed or len(crop.shape) != 2:
@@ -115,24 +145,21 @@ class Moving:
         self._crop, self._boxes = crop, boxes
         self.moved = LastResult(self._move)
 
-    def _move(self, numbers: Numbers, sizes: Numbers, places: Numbers, ways: Numbers) -> Moved:
-        """Move the boxes of samples (n,).
-
-        Args:
-            sizes, places, ways: see `Place`.
-        """
+    def _move(self, numbers: Numbers, *placed: NDArray[Any]) -> Moved:
+        """Move the boxes of samples (n,) whose crops are placed as `Placed` says."""
+        sizes, places, sides, ways = placed
         values, lengths = _read_rows(self._boxes, self._boxes.locate(Asked(numbers)))
         sample = np.repeat(np.arange(len(numbers)), lengths)
         crop, format_ = self._crop, str(self._crop.box_format)
         edges = to_edges(values, format_, sizes[sample, ::-1])
         before = _areas(edges)
-        corners, shape = places[sample, ::-1], np.array(crop.shape[::-1])
+        corners, sides, shape = places[sample, ::-1], sides[sample, ::-1], np.array(crop.shape[::-1])
         edges -= np.tile(corners, 2)
-        first, last = np.maximum(-corners, 0), np.minimum(sizes[sample, ::-1] - corners, shape)  # the sample's pixels
+        first, last = np.maximum(-corners, 0), np.minimum(sizes[sample, ::-1] - corners, sides)  # the sample's pixels
         edges = np.clip(edges, np.tile(first, 2), np.tile(last, 2))
         after = _areas(edges)
         rows = np.flatnonzero((after > 0) & (after >= crop.min_visible * (1 - _ROUNDING) * before))
-        edges = turn_edges(edges[rows], ways[sample[rows]], shape)
+        edges = turn_edges((edges * np.tile(shape / sides, 2))[rows], ways[sample[rows]], shape)
         counts = np.bincount(sample[rows], minlength=len(numbers))
         written = from_edges(edges, format_, np.broadcast_to(shape, (len(rows), 2)))
         return Moved(written.astype(self._boxes.field.np_dtype), rows, np.append(0, counts.cumsum()), lengths)
@@ -163,9 +190,8 @@ class BoxReader(FieldReader):
         self._whole.keep(window, batch_size)
 
     def locate(self, asked: Asked) -> Located:
-        """Return where samples lie, their sizes, and the first pixels and orientations of their crops."""
-        sizes, places, ways = self._place(asked.samples, asked.visits)
-        return self._whole.locate(asked).adding(size=sizes, crop=places, way=ways)
+        """Return where samples lie, and their crops."""
+        return self._whole.locate(asked).adding(**self._place(asked.samples, asked.visits)._asdict())
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address of the frames of each sample and the one after the last, (n, 2)."""
@@ -178,7 +204,7 @@ class BoxReader(FieldReader):
             UsageError: the field does not have a row for each box.
             DamagedError: a frame cannot be decoded.
         """
-        moved: Moved = self._moving.moved(located.number, located.size, located.crop, located.way)
+        moved: Moved = self._moving.moved(located.number, *(getattr(located, name) for name in Placed._fields))
         values = moved.values
         if self.field.name != self._moving.name:
             rows, lengths = _read_rows(self._whole, located)

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,11 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
 from packer.format import Field, Numbers
-from readers.boxes import BOX_FORMATS, BoxCrop, check_boxes, make_box_readers
+from readers.boxes import BoxCrop, Placed, check_box_options, check_boxes, make_box_readers
 from readers.cropped import IS_DATA, CropReader, make_is_data_reader
+from readers.draws import Visits
 from readers.fields import FieldReader
 from readers.placing import AXES, PlaceRules, Placing, as_places, size_text
-from readers.valid import check_choice, check_count, check_flags, check_read, check_seed, make_tuples, remark
+from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples, remark
 from readers.windows import Reading
 
 #: Words in names of fields that say where something is in an image, or which way it moves there.
@@ -102,10 +103,7 @@ class Crop:
         self._check_size()
         self._check_axes_given()
         self._check_pad()
-        if not isinstance(self.min_visible, int | float) or not 0 <= self.min_visible <= 1:
-            raise UsageError(f"crop: min_visible {self.min_visible!r}: a number from 0 to 1 is expected")
-        if self.box_format is not None:
-            check_choice("crop: box_format", self.box_format, BOX_FORMATS)
+        check_box_options(self.boxes, self.min_visible, self.box_format)
         _ = self.given  # once, here: to check a list of places takes longer than to read the crops
         if self.outside and (self.pad is None or self.at is None or isinstance(self.at, str)):
             raise UsageError(
@@ -243,8 +241,7 @@ class Crop:
         if places is not None and places.ndim == 2 and len(places) != samples:
             raise UsageError(f"crop: at holds {len(places):,} places for {samples:,} samples; one for each is expected")
         if self.boxes:
-            check_read("crop: boxes", [self.boxes], fields)
-            check_boxes(self._box_crop, fields[self.boxes], bool({self.of, self.boxes}.intersection(windowed)))
+            check_boxes(self._box_crop, fields, bool({self.of, self.boxes}.intersection(windowed)))
         remark_left(fields, [*self.scales, self.boxes], self.flips or self.turns)
         return [name + IS_DATA for name in self.scales] if self.pad else []
 
@@ -262,7 +259,7 @@ class Crop:
             if self.pad:
                 readers[name + IS_DATA] = make_is_data_reader(crops)
         if self.boxes:
-            readers |= make_box_readers(self._box_crop, reading, self.scales, placing.place)
+            readers |= make_box_readers(self._box_crop, reading, self.scales, partial(_placed, placing))
         return readers
 
     def _check_axes(self, cropped: Field, has_windows: bool) -> None:
@@ -279,6 +276,11 @@ class Crop:
                 f"{described}; axes before the cropped ones must be fixed; if the first is steps, give "
                 "windows=Windows(...)"
             )
+
+
+def _placed(placing: Placing, numbers: Numbers, visits: Visits | None) -> Placed:
+    sizes, places, ways = placing.place(numbers, visits)
+    return Placed(sizes, places, np.broadcast_to(placing.rules.shape, places.shape), ways)
 
 
 def remark_left(fields: Iterable[str], cropped: Collection[str], mirrors: bool) -> None:

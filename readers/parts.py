@@ -72,7 +72,7 @@ def with_box_format(crop: Crop | ResizedCrop, origin: Mapping[str, Any]) -> Crop
     Raises:
         UsageError: they are written in several ways.
     """
-    if not isinstance(crop, Crop) or not crop.boxes or crop.box_format is not None:
+    if not crop.boxes or crop.box_format is not None:
         return crop
     formats, levels = set[Any](), list[Any]([origin])
     while levels:

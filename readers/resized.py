@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from packer.codecs import decode_jpeg, file_of_frame
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
+from readers.boxes import BoxCrop, Placed, check_box_options, check_boxes, make_box_readers
 from readers.crop import remark_left
 from readers.draws import RESIZED, Asked, Visits, draw_below, draw_words
-from readers.fields import Describe, FieldReader, Places
+from readers.fields import Describe, FieldReader, LastResult, Places
 from readers.gather import MEMORY, Allocate, fresh
 from readers.rows import RegionReader, part_field
 from readers.valid import check_choice, check_count, check_flags, check_read, check_seed, make_tuples
@@ -76,6 +77,7 @@ class ResizedCrop:
             `{"global": (2, 224, (0.4, 1)), "local": (8, 96, (0.05, 0.4))}` has the number of crops, their size and
             their scale; what is left out at the end is that of the other arguments. None gives (B, C, height, width).
         interpolation: `"bilinear"` or `"bicubic"`.
+        boxes, min_visible, box_format: as of `Crop`: boxes move, shrink and grow with the pixels. Not with `views`.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
@@ -92,6 +94,9 @@ class ResizedCrop:
     seed: int = 0
     views: int | Mapping[str, Sequence[Any]] | None = None
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    boxes: str = ""
+    min_visible: float = 0.0
+    box_format: Literal["xywh", "xyxy", "voc", "yolo"] | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -108,6 +113,9 @@ class ResizedCrop:
             raise UsageError(f"ResizedCrop: at {self.at!r}: None or 'center' is expected")
         if self.at is not None and self.views is not None:
             raise UsageError("ResizedCrop: several views are random crops, and at='center' is one; leave out one")
+        check_box_options(self.boxes, self.min_visible, self.box_format)
+        if self.boxes and self.views is not None:
+            raise UsageError("ResizedCrop: boxes are those of one crop, and views are several; leave out one")
         _ = self.view_sets  # once, here: what is wrong with views is found before anything is read
         if self.short is not None:
             check_count("ResizedCrop: short", self.short)
@@ -168,13 +176,41 @@ class ResizedCrop:
                 f"ResizedCrop: field {self.of!r} is {field.in_words}; images of uint8 with one number of channels are "
                 "expected, or clips of them (T, H, W, C) with windows=Windows(...)"
             )
-        remark_left(fields, [self.of], self.flips)
+        if self.boxes:
+            check_boxes(self._box_crop, fields, self.of in windowed)
+        remark_left(fields, [self.of, self.boxes], self.flips)
         return []
 
     def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
-        return {self.of: ResizedReader(reading.places[self.of], self, reading.describe, reading.steps.get(self.of))}
+        places = reading.places[self.of]
+        readers: dict[str, FieldReader] = {
+            self.of: ResizedReader(places, self, reading.describe, reading.steps.get(self.of))
+        }
+        if self.boxes:
+            place = LastResult(partial(self._placed, places))
+            readers |= make_box_readers(self._box_crop, reading, [self.of], place)
+        return readers
 
-    def boxes(self, sizes: Numbers, visits: Visits | None) -> Boxes:
+    @property
+    def _box_crop(self) -> BoxCrop:
+        return BoxCrop(self.boxes, self.shape, self.box_format, self.min_visible)
+
+    def _placed(self, places: Places, numbers: Numbers, visits: Visits | None) -> Placed:
+        """Return where the crops of samples (n,) lie in them, for their boxes."""
+        sizes = places.locate(numbers).shape[:, -3:-1]
+        crops = self.place(sizes, visits)
+        if self._draws:
+            return Placed(sizes, crops.corners, crops.sides, 4 * crops.mirrored)
+        resized = self._resized_sides(sizes)
+        corners = np.rint((resized - self.shape) / 2)
+        return Placed(sizes, corners * sizes / resized, self.shape * sizes / resized, 4 * crops.mirrored)
+
+    def _resized_sides(self, sizes: Numbers) -> Numbers:
+        """Return the heights and widths of samples, (n, 2), after the shorter one is resized to `short`."""
+        short, least = self.short or max(self.shape), sizes.min(axis=1, keepdims=True)
+        return np.where(sizes == least, short, short * sizes // least)
+
+    def place(self, sizes: Numbers, visits: Visits | None) -> Crops:
         """Return the crops of samples with heights and widths `sizes` (n, 2).
 
         With `views`, arrays have a second axis, of all crops of a sample: (n, views, ...).
@@ -182,7 +218,7 @@ class ResizedCrop:
         if self.at == "center":
             zeros = np.zeros(len(sizes), np.int64)
             short = np.full((1, 2), self.short or max(self.shape))
-            return Boxes(np.zeros_like(sizes), sizes, self._factors(sizes.min(axis=1, keepdims=True), short), zeros > 0)
+            return Crops(np.zeros_like(sizes), sizes, self._factors(sizes.min(axis=1, keepdims=True), short), zeros > 0)
         assert visits is not None, "random crops are drawn by their visits"
         sets, samples = self.view_sets.values(), len(sizes)
         counts = [views.count for views in sets]
@@ -199,9 +235,9 @@ class ResizedCrop:
         corners = draw_below(words[:, -3:-1], (sizes - sides) // pixel + 1) * pixel
         mirrored = (words[:, -1] >> np.uint64(63)).astype(bool) & self.flips
         if self.views is None:
-            return Boxes(corners, sides, factors, mirrored)
+            return Crops(corners, sides, factors, mirrored)
         many = samples, sum(counts)
-        return Boxes(corners.reshape(*many, 2), sides.reshape(*many, 2), factors.reshape(many), mirrored.reshape(many))
+        return Crops(corners.reshape(*many, 2), sides.reshape(*many, 2), factors.reshape(many), mirrored.reshape(many))
 
     def _random_sides(self, sizes: Numbers, scales: NDArray[np.float64], shares: NDArray[np.float64]) -> Numbers:
         """Return height and width of random crops, (n, 2).
@@ -266,7 +302,7 @@ def _check_limits(name: str, limits: Any, highest: float) -> None:
         raise UsageError(f"ResizedCrop: {name} {limits!r}: the least and the largest one are expected")
 
 
-class Boxes(NamedTuple):
+class Crops(NamedTuple):
     """The crops of n samples; with several views, of (n, views).
 
     Attributes:
@@ -321,8 +357,8 @@ class ResizedReader(FieldReader):
         if not located.nbytes.all():
             number = int(asked.samples[located.nbytes.argmin()])
             raise UsageError(f"{self._describe(number)}: field {self.field.name!r} has no pixels to be resized")
-        boxes = self._crop.boxes(located.shape[:, -3:-1], asked.visits)
-        return located.adding(**boxes._asdict())
+        crops = self._crop.place(located.shape[:, -3:-1], asked.visits)
+        return located.adding(**crops._asdict())
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address of the frames of each sample, or window, and the one after the last, (n, 2)."""
@@ -377,8 +413,7 @@ class ResizedReader(FieldReader):
             factor: how many times as small its pixels were decoded.
         """
         size = self._crop.shape
-        short = self._crop.short or max(size)
-        resized_sides = [short if side == min(sides) else short * side // min(sides) for side in sides]
+        (resized_sides,) = self._crop._resized_sides(np.array([sides])).tolist()
         resized = torch.empty((*resized_sides, image.shape[2]), dtype=torch.uint8)
         self._interpolate(pixels, resized, [side / factor for side in sides])
         top, left = (round((side - crop_side) / 2) for side, crop_side in zip(resized_sides, size, strict=True))

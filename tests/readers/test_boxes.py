@@ -16,7 +16,7 @@ from packer.convert import convert
 from packer.errors import UsageError
 from packer.format import FieldSpec
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, PackedDataset, PointSample, Ragged, Windows
+from readers import Crop, Loader, PackedDataset, PointSample, Ragged, ResizedCrop, Windows
 from tests.helpers.picture_files import picture, save
 
 #: Heights and widths; the last one is smaller than the crops.
@@ -97,6 +97,25 @@ def test_boxes_lie_on_their_pixels(packed: Path, box_format: Any, way: dict[str,
         kept += len(boxes)
     assert kept
     assert batch["caption"] == [f"{number}" for number in numbers]
+
+
+@pytest.mark.parametrize("box_format", FORMATS)
+@pytest.mark.parametrize("way", [{"scale": (0.5, 1)}, {"at": "center"}, {"at": "center", "short": 50}])
+def test_boxes_are_resized_with_their_pixels(packed: Path, box_format: Any, way: dict[str, Any]) -> None:
+    """Their edges are where the gray of the one box of a sample is half of it, to a pixel; labels stay with boxes."""
+    crop = ResizedCrop((36, 42), of="image", boxes="boxes", box_format=box_format, **way)
+    torch.manual_seed(2)
+    batch = PackedDataset(packed / box_format, crop=crop)[[1] * 20]
+    images, kept = batch["image"][:, 0].numpy(), 0
+    for image, boxes, labels in zip(images, batch["boxes"].to_list(), batch["labels"].to_list(), strict=True):
+        assert len(boxes) == len(labels)
+        pixels = np.argwhere(image > 25)
+        if len(pixels) and len(boxes):
+            edges = np.array([[*pixels.min(0)[::-1], *(pixels.max(0)[::-1] + 1)]])
+            scale = np.tile(image.shape[::-1], 2) if box_format == "yolo" else np.ones(4)
+            assert abs((written(edges, box_format, image.shape)[0] - boxes[0].numpy()) * scale).max() < 1.5
+            kept += 1
+    assert kept > 10
 
 
 def test_what_is_hardly_visible_is_left_out(packed: Path) -> None:
@@ -196,6 +215,8 @@ def test_arguments_without_meaning_are_refused(packed: Path, options: dict[str, 
     """The sentence says what is expected."""
     with pytest.raises(UsageError, match=reason):
         PackedDataset(packed / "xywh", crop=Crop(8, of="image", **options))
+    with pytest.raises(UsageError, match=reason):
+        PackedDataset(packed / "xywh", crop=ResizedCrop(8, of="image", **options))
 
 
 def test_fields_that_are_as_long_in_most_samples_are_refused(tmp_path: Path) -> None:

@@ -153,6 +153,22 @@ def voxels(path: Path, field: Field, values: Values, **options: Any) -> Case:
     return Case(dataset, source_of(dataset).readers["x"], np.arange(len(values)), wanted)
 
 
+def boxes(path: Path, field: Field, values: Values, **options: Any) -> Case:
+    """The middle of `IMAGE` is 10 x 12 pixels at row 5 and column 9; boxes are clipped to it."""
+    dataset = PackedDataset(path, crop=Crop((10, 12), "image", at="center", boxes="x", box_format="xyxy"), **options)
+
+    def wanted(place: int) -> NDArray[Any]:
+        edges = (values[place].astype(np.int64) - [9, 5, 9, 5]).clip(0, [12, 10, 12, 10])
+        kept: NDArray[Any] = edges[(edges[:, 2:] > edges[:, :2]).all(axis=1)].astype(field.np_dtype)
+        return kept
+
+    return Case(dataset, source_of(dataset).readers["x"], np.arange(len(values)), wanted)
+
+
+#: What lies beside the boxes.
+IMAGE = np.zeros((20, 30, 1), np.uint8)
+
+
 def region(path: Path, field: Field, values: Values, **options: Any) -> Case:
     assume(field.kind != "text" and field.shape)
     rng = np.random.default_rng([len(values), values[-1].size])
@@ -171,7 +187,7 @@ def any_slice(rng: np.random.Generator) -> slice | None:
 
 KINDS: dict[str, Callable[..., Case]] = {
     make.__name__: make
-    for make in (whole, mixed, number, name, crop, resized, windows, resized_windows, points, voxels, region)
+    for make in (whole, mixed, number, name, crop, resized, windows, resized_windows, points, voxels, boxes, region)
 }
 #: What suits those that take few fields.
 FIELDS = {
@@ -180,6 +196,7 @@ FIELDS = {
     "windows": any_field(["array"]),
     "resized_windows": any_field(["array"], ["uint8"], [(None, 5, 7, 3), (4, None, None, 1), (None, 6, None, 2)]),
     "points": any_field(["array"], shapes=[(None,), (None, 3), (None, 2, 2)]),
+    "boxes": any_field(["array"], ["uint8", "int16", "int32"], [(None, 4)]),
     "voxels": any_field(["array"], ["uint8", "int16", "int32"], [(None, 3), (None, 4)]),
 }
 
@@ -212,11 +229,13 @@ def test_readers_give_slices(
     field, rng = data.draw(FIELDS.get(kind, any_field())), np.random.default_rng(seed)
     values = [any_value(rng, field) for _ in range(sum(counts))]
     edges = list(itertools.accumulate(counts, initial=0))
-    samples = [{"x": value.tobytes().decode() if field.kind == "text" else value} for value in values]
+    beside = {"image": IMAGE} if kind == "boxes" else {}
+    fields = [field, *(Field(name=name, dtype="uint8", kind="image", shape=IMAGE.shape) for name in beside)]
+    samples = [{"x": value.tobytes().decode() if field.kind == "text" else value, **beside} for value in values]
     with tempfile.TemporaryDirectory() as folder, handled(by_machine):
         names = [f"n{at}" for at in range(len(values))]
         shards = [samples[a:b] for a, b in itertools.pairwise(edges)]
-        path = pack(Path(folder) / "p", [field], shards, names, chunk_bytes)
+        path = pack(Path(folder) / "p", fields, shards, names, chunk_bytes)
         case = KINDS[kind](path, field, values, verify=verify)
         visits = rng.integers(0, 2**63, len(case.numbers)).astype(np.uint64)
         keeps_the_contract(case, visits, rng)
