@@ -48,6 +48,11 @@ def check_cast(cast: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str
     return dtypes
 
 
+def cast_reader(reader: FieldReader, dtype: str) -> FieldReader:
+    """Return a reader of the same values in another dtype."""
+    return reader.converting(dtype) or CastReader(reader, dtype)
+
+
 class CastReader(WrappedReader):
     """Converts what another reader reads to another dtype.
 

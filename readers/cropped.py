@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
 from readers.draws import Asked
-from readers.fields import KnownReader, Places
-from readers.gather import Allocate, fresh
+from readers.fields import FieldReader, KnownReader, Places
+from readers.gather import MEMORY, Allocate, fresh
 from readers.indexing import Items
 from readers.placing import Placing, size_text
 from readers.rows import PartReader, RowRanges, part_field
-from readers.turning import orient
+from readers.turning import BYTES, COPIED, MIRRORED, copy_rows, orient
 from readers.windows import Steps
 
 #: Samples whose sizes are compared at once.
@@ -59,6 +60,18 @@ class CropReader(PartReader):
         #: Values of a pixel.
         self._cell = math.prod(n or 0 for n in axes_after)
         self._is_whole = True
+
+    def converting(self, dtype: str) -> FieldReader | None:
+        """Return a reader that converts bytes while it copies them; None for padded crops, and other values."""
+        if self._whole.dtype != BYTES or self._fill is not None or dtype not in COPIED:
+            return None
+        converted = copy(self)
+        FieldReader.__init__(converted, replace(self.field, dtype=dtype))
+        return converted
+
+    @property
+    def _converts(self) -> bool:
+        return bool(self.field.dtype != self._whole.dtype)
 
     def check_sizes(self, samples: Items) -> None:
         """Raise UsageError if a sample does not have the size that the scale asks for; called before any is read.
@@ -110,6 +123,8 @@ class CropReader(PartReader):
         Raises:
             DamagedError: a frame cannot be decoded.
         """
+        if self._fill is None and self._whole.dtype == BYTES and (self._converts or (located.way >= MIRRORED).any()):
+            return self._read_bytes(located, allocate)
         if self._fill is None or not self._is_whole:
             return super().read(located, allocate)
         own_columns = own_pixels(located, self._cropped, self._crop)[:, -1]
@@ -128,6 +143,23 @@ class CropReader(PartReader):
             target[samples, ..., right:, :] = values[..., -1:, :]
         return self._finish(crops.view(-1).view(torch.uint8), located)
 
+    def _read_bytes(self, located: Located, allocate: Allocate | None) -> torch.Tensor:
+        """Return crops of bytes, which are mirrored and converted while they are copied."""
+        ranges = self._row_ranges(located)
+        count, rows = ranges.rows.shape
+        if self._is_raw(located):
+            decoded, addresses = None, self._addresses(located, ranges)
+        else:
+            decoded = np.empty(ranges.rows.size * ranges.length, np.uint8)
+            self._decode(located, ranges, decoded)
+            first = MEMORY.address(decoded) if len(decoded) else 0
+            addresses = first + ranges.length * np.arange(count * rows).reshape(count, rows)
+        flat = (allocate or fresh)(count * self._fixed_bytes)
+        copied = flat.numpy().view(self.field.np_dtype).reshape(count, rows, ranges.length)
+        way = copy_rows(addresses, located.way, self._cell, copied, is_volume=len(self._crop) == 3)
+        del decoded  # only now: the addresses are in there
+        return self._finish(flat, located.adding(way=way))
+
     def _row_ranges(self, located: Located) -> RowRanges:
         """Return the rows of the crops, counted through all axes before the last."""
         rows, lengths, last = np.arange(self._planes)[None], located.shape[:, self._cropped], len(self._crop) - 1
@@ -139,7 +171,7 @@ class CropReader(PartReader):
             pixels = np.maximum(np.minimum(pixels, lengths[:, axis, None] - 1), 0)  # beyond an edge, the outermost
             rows = rows * lengths[:, axis, None]
             rows = (rows[:, :, None] + pixels[:, None]).reshape(len(located), rows.shape[1] * size)
-        pixel = self._cell * self.field.itemsize
+        pixel = self._cell * self._whole.itemsize
         return RowRanges(rows, np.maximum(located.crop[:, last], 0) * pixel, self._crop[last] * pixel)
 
     def _finish(self, flat: torch.Tensor, located: Located) -> torch.Tensor:

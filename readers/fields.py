@@ -131,6 +131,10 @@ class FieldReader:
         """Return the bytes of each sample when it is read, (n,)."""
         return located.nbytes if self.is_ragged else np.full(len(located), self._fixed_bytes)
 
+    def converting(self, dtype: str) -> FieldReader | None:
+        """Return a reader that gives values of another dtype by itself; None if it cannot, and they are converted."""
+        return None
+
     def keep(self, window: int, batch_size: int) -> None:
         """Make room for the decoded frames of so many samples and of two runs, where frames hold several samples.
 

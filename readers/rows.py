@@ -118,19 +118,29 @@ class PartReader(FieldReader):
         ranges = self._row_ranges(located)
         length = ranges.length * ranges.together
         nbytes = ranges.rows.size * length
-        # Frames that their codec hardly shrank were kept raw.
-        are_raw = not self._places.codec.is_photo and (located.stored == located.decoded).all()
         if not nbytes:
             flat = fresh(0)
-        elif not self._whole.codec or are_raw:
-            starts = located.start + located.before + ranges.starts
-            addresses = (ranges.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
+        elif self._is_raw(located):
+            addresses = self._addresses(located, ranges).reshape(-1)
             alignment = int(np.bitwise_or.reduce(addresses, initial=0))
             flat = MEMORY.gather(addresses, length, alignment, allocate=allocate).view(-1)
         else:
             flat = (allocate or fresh)(nbytes)
             self._decode(located, ranges, flat.numpy())
         return self._finish(flat, located)
+
+    def _is_raw(self, located: Located) -> bool:
+        """Return whether the samples lie in the shards as they are."""
+        if not self._whole.codec:
+            return True
+        # Frames that their codec hardly shrank were kept raw.
+        return not self._places.codec.is_photo and bool((located.stored == located.decoded).all())
+
+    def _addresses(self, located: Located, ranges: RowRanges) -> Numbers:
+        """Return the address of each of the rows of raw samples, (n, k)."""
+        starts = located.start + located.before + ranges.starts
+        addresses: Numbers = ranges.rows * self._row_bytes(located)[:, None] + starts[:, None]
+        return addresses
 
     def _decode(self, located: Located, ranges: RowRanges, out: NDArray[np.uint8]) -> None:
         """Decode the pieces that are touched, each once, some at a time, and copy the rows that lie in them.
@@ -204,7 +214,7 @@ class PartReader(FieldReader):
 
     def _row_bytes(self, located: Located) -> Numbers:
         """Return the bytes of a row of each sample, (n,)."""
-        size: Numbers = located.shape[:, 1 + self._axis :].prod(axis=1) * self.field.itemsize
+        size: Numbers = located.shape[:, 1 + self._axis :].prod(axis=1) * self._whole.itemsize
         return size
 
 

@@ -14,7 +14,7 @@ import xxhash
 
 from packer.errors import MissingNameError, UsageError
 from packer.format import MANIFEST, Field, Manifest, Names, Numbers, ShardEntry, starts_of
-from readers.cast import CastReader
+from readers.cast import cast_reader
 from readers.draws import Visits, visits_of
 from readers.fields import NAME, FieldReader, KnownReader, gather_samples
 from readers.gather import Allocate, Pool
@@ -320,11 +320,13 @@ class Source:
         return {extra: KnownReader(Field(name=extra, dtype="int64"), function) for extra, function in functions.items()}
 
     def as_asked(self, reader: FieldReader, opened: Opened) -> FieldReader:
-        """Return a reader that compares frames with their checksums first, if `verify` says so, and converts values."""
+        """Return a reader that converts values, and compares frames with their checksums first, if `verify` says so."""
         name = reader.field.name
+        if name in self._cast:
+            reader = cast_reader(reader, self._cast[name])
         if self.verify and name in self.fields:
             reader = CheckedReader(reader, opened.places[name], partial(in_words, self.path, self.manifest))
-        return CastReader(reader, self._cast[name]) if name in self._cast else reader
+        return reader
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:
         """Return the numbers of the samples of some names, (n,), in the split if one is read.

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from file_datasets import InMemory, lmdb_samples, pair_files
+from inputs.pictures import SCALE
 
 from benchmark.inputs import LARGE, PNG_READ, SMALL, lmdb_pairs, pair_sources, pairs, png_pairs
-from benchmark.loops import Values, data_loader, data_loaders, indexing, limits, loader_side
+from benchmark.loops import Values, data_loader, data_loaders, in_ram, indexing, limits, loader_side
 from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of
 from benchmark.store import Bench
 from packer.convert import convert
-from readers import Loader, Mix, PackedDataset
+from readers import Crop, Loader, Mix, PackedDataset
 
 LIMIT = "the limit: index_select or np.take"
 INDEXING = "in-RAM x[idx]"
@@ -22,6 +23,8 @@ PNG = "PNG files, Pillow, DataLoader"
 PNG_BYTES = "PNG files' bytes"
 #: Pairs of 48/192 px are read in batches of so many if PNG files are too: there are few of them in a quick run.
 BATCH = 32
+#: Pixels of a crop of the larger image.
+CROP = 128
 BARE = "a for loop over the Loader"
 
 
@@ -127,6 +130,32 @@ def stored_bytes(bench: Bench, codec: str) -> Figures:
 def two_threads(bench: Bench) -> list[Side]:
     """Decode by two threads: of large frames that leaves the interpreter to others."""
     return [_loader(bench, LARGE, "photo+lz4", BATCH, name=f"threads={n}", threads=n) for n in (2, 1)]
+
+
+@Row("pairs 48/192, none, crops of 128 px, mirrored, as float32", "the same of arrays in RAM", at_least=2)
+def crops_to_float(bench: Bench) -> list[Side]:
+    """Read what super-resolution is trained on: a loop crops, mirrors and converts in one pass."""
+    crop = Crop(CROP, of="hr", aligned={"lr": SCALE}, flips=True)
+    names, rng = ("lr", "hr"), np.random.default_rng(0)
+    dataset = PackedDataset(bench.packed(pairs, LARGE), crop=crop, cast=dict.fromkeys(names, "float32"))
+    lr, hr = _fields(bench, LARGE)
+
+    def cropped(numbers: torch.Tensor) -> list[torch.Tensor]:
+        places = rng.integers(0, (LARGE - CROP) // SCALE + 1, (len(numbers), 2))
+        is_mirrored, batch = rng.random(len(numbers)) < 0.5, []
+        for values, times in ((lr, 1), (hr, SCALE)):
+            size = CROP // SCALE * times
+            crops = np.stack(
+                [
+                    values[n, top : top + size, left : left + size]
+                    for n, (top, left) in zip(numbers.tolist(), (places * times).tolist(), strict=True)
+                ]
+            )
+            crops[is_mirrored] = crops[is_mirrored][:, :, ::-1]
+            batch.append(torch.from_numpy(crops).float())
+        return batch
+
+    return [loader_side(dataset, BATCH, shuffle=True), in_ram("np slices", len(lr), BATCH, cropped)]
 
 
 @Row("pairs 48/192, none, batch 128, Accelerate", BARE, at_least=0.8)
