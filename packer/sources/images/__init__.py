@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer.codecs import EncodedImage
-    from packer.sources.images.formats import ImageHeader, ImageOptions
+    from packer.sources.images.pixels import ImageHeader, ImageOptions
     from packer.sources.options import SourceOptions
 
 __all__ = [
@@ -77,7 +77,7 @@ def image_in(file: bytes, field: str, options: SourceOptions) -> NDArray[Any]:
 
 
 def _reading(field: str, options: SourceOptions) -> ImageOptions:
-    from packer.sources.images.formats import MAX_PIXELS, ImageOptions, is_mask_name
+    from packer.sources.images.pixels import MAX_PIXELS, ImageOptions, is_mask_name
 
     palette = options.palette or ("index" if is_mask_name(field) and not options.mode else "colour")
     return ImageOptions(options.mode, palette, options.max_pixels or MAX_PIXELS, options.orient)

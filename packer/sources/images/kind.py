@@ -38,7 +38,8 @@ from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays
 from packer.watcher import Watcher
 
 if TYPE_CHECKING:
-    from packer.sources.images.formats import ByteRange, ImageHeader, ImageOptions
+    from packer.sources.images.formats import ByteRange
+    from packer.sources.images.pixels import ImageHeader, ImageOptions
 
 #: Decoded bytes that a block holds at most, unless one sample is larger.
 BLOCK_BYTES = 2**19
@@ -269,7 +270,7 @@ def _reading(options: SourceOptions, palette: str | None = None) -> ImageOptions
 
 @cache
 def _cached_options(mode: str | None, palette: str | None, max_pixels: int | None, orient: bool) -> ImageOptions:
-    from packer.sources.images.formats import MAX_PIXELS, ImageOptions
+    from packer.sources.images.pixels import MAX_PIXELS, ImageOptions
 
     return ImageOptions(mode, palette or _COLOUR, max_pixels or MAX_PIXELS, orient)
 
@@ -309,7 +310,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
 
 def _masks(table: SampleTable) -> set[str]:
     """Return the fields whose palettes stand for classes: by their name, or as all have one beside photographs."""
-    from packer.sources.images.formats import is_mask_name
+    from packer.sources.images.pixels import is_mask_name
 
     images: dict[str, list[LaidField]] = {}
     for layout in table.layouts:

@@ -19,7 +19,8 @@ from packer.export import export
 from packer.format import manifest as manifests
 from packer.repack import repack
 from packer.sources import SourceOptions
-from packer.sources.images import formats
+from packer.sources.images import pillow
+from packer.sources.images.pixels import SEVERAL
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import Crop, PackedDataset, ResizedCrop
@@ -131,7 +132,7 @@ def test_cmyk_is_refused(tmp_path: Path) -> None:
 
 def test_odd_files_are_kept_as_files(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
     """Unusual sampling, and bytes around the image that libjpeg warns of, which is said once; crops are the same."""
-    monkeypatch.setattr(formats, "_said", bytearray(1))
+    monkeypatch.setattr(pillow, "_said", bytearray(1))
     folder = tmp_path / "odd"
     folder.mkdir()
     file = JPEGS["(61, 75) 4:2:0 "]
@@ -224,6 +225,6 @@ def test_of_several_pictures_the_first_is_packed(tmp_path: Path, damage: int) ->
         data[at : at + 8] = b"\xff" * 8
         (folder / "1.jpg").write_bytes(data)
     files = "1 file" if damage else "2 files"
-    assert open_images({"image": str(folder)}).remarks == [f"field image, {files}: {formats.SEVERAL}"]
+    assert open_images({"image": str(folder)}).remarks == [f"field image, {files}: {SEVERAL}"]
     convert(str(folder), tmp_path / "a.packed", codec="jpeg")
     check(tmp_path / "a.packed", folder)

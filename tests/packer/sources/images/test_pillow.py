@@ -13,7 +13,7 @@ from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 
 from packer.errors import SourceError
 from packer.sources import Source
-from packer.sources.images import formats
+from packer.sources.images.pixels import NOT_TURNED, PROFILE, TURNED
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
 
@@ -38,7 +38,7 @@ def test_the_orientation_of_other_files_is_not_applied_and_said(tmp_path, suffix
     Image.fromarray(COLOURS[:, :, :3]).save(file, Image.registered_extensions()[suffix], exif=exif)
     source = opened(tmp_path, f"a{suffix}", file.getvalue())
     assert source.fields[0].shape == (3, 4, 3)
-    assert source.remarks == [f"field x, 1 file: {formats.NOT_TURNED}"]
+    assert source.remarks == [f"field x, 1 file: {NOT_TURNED}"]
 
 
 @pytest.mark.parametrize("mode", [None, "gray"])
@@ -57,7 +57,7 @@ def test_orient_turns_pixels_as_pillow_does(tmp_path, suffix: str, turn: int, mo
     np.testing.assert_array_equal(np.squeeze(block["x"][0]), expected)
     assert source.fields[0].shape == block["x"][0].shape
     assert source.origin["orient"]
-    assert source.remarks == ([f"field x, 1 file: {formats.TURNED}"] if 2 <= turn <= 8 else [])
+    assert source.remarks == ([f"field x, 1 file: {TURNED}"] if 2 <= turn <= 8 else [])
 
 
 def test_a_png_with_a_tag_is_counted(tmp_path) -> None:
@@ -67,7 +67,7 @@ def test_a_png_with_a_tag_is_counted(tmp_path) -> None:
     info.add_text("more", "c" * 5000)
     Image.fromarray(COLOURS[:, :, :3]).save(tmp_path / "a.png", exif=exif, pnginfo=info)
     source = opened(tmp_path, "a.png", (tmp_path / "a.png").read_bytes())
-    assert source.remarks == [f"field x, 1 file: {formats.NOT_TURNED}"]
+    assert source.remarks == [f"field x, 1 file: {NOT_TURNED}"]
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -125,5 +125,5 @@ def test_profiles_other_than_srgb_are_counted(tmp_path, suffix: str, data: bytes
     for name in "ab":
         Image.fromarray(COLOURS[:, :, :3]).save(tmp_path / f"{name}{suffix}", icc_profile=data)
     source = opened(tmp_path, f"a{suffix}", (tmp_path / f"a{suffix}").read_bytes())
-    assert open_images({"x": str(tmp_path)}).remarks == ([f"field x, 2 files: {formats.PROFILE}"] if said else [])
+    assert open_images({"x": str(tmp_path)}).remarks == ([f"field x, 2 files: {PROFILE}"] if said else [])
     assert len(source) == 1

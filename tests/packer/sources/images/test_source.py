@@ -17,7 +17,7 @@ from real_files import real_folder
 from packer.errors import SourceError
 from packer.format import FieldSpec
 from packer.sources.images import SIGNATURE
-from packer.sources.images.formats import COLOUR_KEY, FEW_BITS
+from packer.sources.images.pixels import COLOUR_KEY, FEW_BITS
 
 SET5 = real_folder("png_pairs/JingyunLiang+SwinIR/testsets/Set5")
 KINDS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}

@@ -14,7 +14,8 @@ from PIL import Image
 
 from packer.errors import SourceError
 from packer.sources import Source
-from packer.sources.images import as_image, formats, kind, tiff
+from packer.sources.images import as_image, kind, tiff
+from packer.sources.images.pixels import FEW_BITS, NOT_TURNED
 from packer.sources.looking import NEVER_WRITTEN
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
@@ -58,7 +59,7 @@ MEANT: dict[str, tuple[np.ndarray, dict[str, Any], np.ndarray, str]] = {
     "gray multiplied by alpha": (COLOURS[:, :, :2], {"t338": [1]}, COLOURS[:, :, :2], tiff.MULTIPLIED),
     "a fourth sample that is no alpha": (COLOURS, {"t338": [0]}, COLOURS, ""),
     "five bands": (np.dstack([COLOURS, GRAY]), {"t338": [0, 0]}, np.dstack([COLOURS, GRAY]), ""),
-    "1 bit": (ONE_BIT, {"bits": 1}, 255 * ONE_BIT, formats.FEW_BITS),
+    "1 bit": (ONE_BIT, {"bits": 1}, 255 * ONE_BIT, FEW_BITS),
     "white is zero": (GRAY, {"t262": [0]}, 255 - GRAY, tiff.INVERTED),
     "white is zero in 16 bits": (
         GRAY.astype("u2"),
@@ -70,7 +71,7 @@ MEANT: dict[str, tuple[np.ndarray, dict[str, Any], np.ndarray, str]] = {
     "int8": (GRAY.view("i1"), {"t339": [2]}, GRAY.view("i1"), ""),
     "float16": (GRAY.astype("f2"), {"bits": 16, "t339": [3]}, GRAY.astype("f2"), ""),
     "colours of 16 bits": (RGB.astype("u2") * 200, {"bits": 16}, RGB.astype("u2") * 200, ""),
-    "turned": (RGB, {"t274": [6]}, RGB, formats.NOT_TURNED),
+    "turned": (RGB, {"t274": [6]}, RGB, NOT_TURNED),
     "nodata": (GRAY, {"t42113": [48]}, GRAY, tiff.NO_VALUE),
     "GeoTIFF": (GRAY, {"t34735": [1, 1, 0, 0]}, GRAY, tiff.GEO),
 }

@@ -1,0 +1,299 @@
+"""Images that Pillow reads: JPEG, TIFF, WebP, BMP and GIF.
+
+Pillow's reader of the expected format is called directly, not `Image.open`: no other format is tried on the bytes, and
+`max_pixels` replaces Pillow's process-wide limit of pixels (first a warning, then an error). Pixels are those of
+`np.asarray(Image.open(path))`, except that signed 16 bits are int16 where Pillow widens them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import io
+import logging
+import mmap
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin, _imaging
+
+from packer.codecs import JPEG_CHANNELS, EncodedImage, checked_jpeg
+from packer.errors import PackerError, SourceError
+from packer.sources.images import tiff
+from packer.sources.images.pixels import (
+    CHANNELS,
+    CMYK,
+    COLOUR_KEY,
+    FEW_BITS,
+    ORIENTATION,
+    PROFILE,
+    SEVERAL,
+    TURNS,
+    ImageHeader,
+    ImageOptions,
+    check_mode,
+    convert,
+    is_srgb,
+    oriented,
+    oriented_header,
+)
+
+#: Mode of Pillow and channels wanted of the images that libjpeg decodes as they are.
+_JPEG_MODES = (("L", 1), ("L", 3), ("RGB", 3))
+
+_log = logging.getLogger(__name__)
+#: Whether a remark was made, in memory that processes share which are forked.
+_said = mmap.mmap(-1, 1)
+
+READERS: dict[str, Any] = {
+    "JPEG": JpegImagePlugin.JpegImageFile,
+    "TIFF": TiffImagePlugin.TiffImageFile,
+    "WebP": WebPImagePlugin.WebPImageFile,
+    "BMP": BmpImagePlugin.BmpImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
+}
+
+# Tags of TIFF, and values of them.
+_BITS, _PHOTOMETRIC, _DESCRIPTION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 270, 277, 338, 339
+_STRIP_BYTES, _TILE_BYTES, _STRIPS, _TILES = 279, 325, 273, 324
+_COMPRESSION, _JPEG, _JPEG_TABLES, _PLANES, _SEPARATE = 259, 7, 347, 284, 2
+#: Tag of directories below that of an image: smaller copies of it.
+_SUB_DIRECTORIES = 330
+#: Descriptions of a TIFF whose one directory stands for a stack, by ImageJ and by tifffile.
+_STACK = re.compile(r"^ImageJ=.*^images=(?!1\b)|\"truncated\": *true", re.DOTALL | re.MULTILINE)
+#: Modes of Pillow without colours.
+_GRAYS = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "F")
+#: Tag of the index of an MPO: how many images it holds.
+_MPO_IMAGES = 0xB001
+_WHITE_IS_ZERO = 0
+_MULTIPLIED_ALPHA = 1
+_UNSIGNED, _SIGNED = 1, 2
+
+
+class _Layout(NamedTuple):
+    """How an image is read: the Pillow mode it is converted to first, channels and dtype."""
+
+    mode: str
+    channels: int
+    dtype: str
+
+
+_LAYOUTS = {
+    "1": _Layout("L", 1, "uint8"),
+    "L": _Layout("L", 1, "uint8"),
+    "LA": _Layout("LA", 2, "uint8"),
+    "La": _Layout("LA", 2, "uint8"),
+    "RGB": _Layout("RGB", 3, "uint8"),
+    "RGBA": _Layout("RGBA", 4, "uint8"),
+    "PA": _Layout("RGBA", 4, "uint8"),
+    "I;16": _Layout("I;16", 1, "uint16"),
+    "I;16B": _Layout("I;16B", 1, "uint16"),
+    "I": _Layout("I", 1, "int32"),
+    "F": _Layout("F", 1, "float32"),
+}
+#: Further modes of Pillow that it can make RGB of.
+_CONVERTIBLE = ("CMYK", "YCbCr", "HSV")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings about metadata that Pillow cannot read and nobody uses; to be called in one thread only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def header_of(file: str | io.BytesIO, kind: str, options: ImageOptions) -> ImageHeader:
+    with _opened(file, kind, options) as (image, layout):
+        notes = [*_changes(image, with_alpha=layout.mode == "RGBA")]
+        channels = CHANNELS[options.mode] if options.mode else layout.channels
+        header = oriented_header(image.height, image.width, channels, layout.dtype, notes, _turn_of(image), options)
+        return header._replace(has_palette=image.mode == "P")
+
+
+def jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
+    """Return the pixels of a JPEG, with its file unless they are other ones: of CMYK, or gray made from colours."""
+    with quiet(), _opened(io.BytesIO(data), "JPEG", options) as (image, layout):
+        channels = CHANNELS[options.mode] if options.mode else layout.channels
+        if (image.mode, channels) in _JPEG_MODES:
+            try:
+                pixels, warning = checked_jpeg(data, channels)
+            except ValueError as error:
+                raise SourceError(
+                    f"damaged JPEG: {error}; download it again, or skip it with --on-error skip"
+                ) from None
+            if warning:
+                _say_once(warning)
+            return oriented(EncodedImage.of(pixels, data), _turn_of(image) if options.orient else 1)
+        return pixels_of(image, layout, options)
+
+
+def _say_once(warning: str) -> None:
+    """Log what libjpeg warns of in a JPEG that is whole, of the first one of this process and of those it starts."""
+    if not _said[0]:
+        _said[0] = 1
+        _log.info('libjpeg warns of some JPEG files ("%s"): their pixels are whole, and packed as they are', warning)
+
+
+def image_of(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
+    with quiet(), _opened(io.BytesIO(data), kind, options) as (image, layout):
+        if kind == "TIFF":
+            _silence_libtiff()
+        if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_COMPRESSION) == _JPEG:
+            tags = image.tag_v2
+            of_each = 1 if tags.get(_PLANES) == _SEPARATE else tags.get(_SAMPLES, 1)
+            if of_each in JPEG_CHANNELS:
+                offsets = tags.get(_TILES, tags.get(_STRIPS, ()))
+                places = zip(offsets, tags.get(_TILE_BYTES, tags.get(_STRIP_BYTES, ())), strict=True)
+                tiff.check_jpegs(io.BytesIO(data), places, bytes(tags.get(_JPEG_TABLES, b"")), of_each)
+        return pixels_of(image, layout, options)
+
+
+@functools.cache
+def _silence_libtiff() -> None:
+    """Keep libtiff from writing a line to stderr for each damaged file, in this process: its error says it."""
+    with contextlib.suppress(OSError, AttributeError):  # Pillow without libtiff
+        ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
+
+
+@functools.cache
+def _silence_pillow() -> None:
+    """Keep Pillow from logging an error for each TIFF of more bands than it reads, in this process: others read it."""
+    TiffImagePlugin.logger.addFilter(lambda record: False)
+
+
+def pixels_of(image: Image.Image, layout: _Layout, options: ImageOptions) -> NDArray[Any]:
+    """Return the pixels of an opened image, (H, W, C), as `options` ask for them."""
+    turn = _turn_of(image) if options.orient else 1  # decoding may drop it
+    pixels = np.asarray(image if image.mode == layout.mode else image.convert(layout.mode))
+    pixels = pixels.view(layout.dtype) if layout.dtype == "uint32" else pixels.astype(layout.dtype, copy=False)
+    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    return oriented(convert(pixels, options.mode) if options.mode else pixels, turn)
+
+
+@contextlib.contextmanager
+def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterator[tuple[Image.Image, _Layout]]:
+    """Open an image; yield it with its layout.
+
+    Raises:
+        SourceError: it is damaged, too large, or cannot be read without loss.
+    """
+    try:
+        with READERS[kind](file) as image:
+            options.check_size(image.width, image.height)
+            layout = layout_of(image, options)
+            check_mode(layout.dtype, options)
+            yield image, layout
+    except PackerError:
+        raise
+    except MemoryError as error:
+        raise SourceError("has pixels that do not fit into memory") from error
+    except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
+        reason = (
+            f"cannot be read as {kind} by Pillow ({error}); download it again if it is damaged, else save it as PNG"
+        )
+        raise SourceError(reason) from error
+
+
+def layout_of(image: Image.Image, options: ImageOptions) -> _Layout:
+    """Return how an opened image is read; raises SourceError if it cannot be read without loss."""
+    if getattr(image, "n_frames", 1) > 1:
+        raise SourceError("holds several images (an animation or pages); save the wanted one as a file of its own")
+    if image.mode == "P":
+        if options.palette == "index":
+            return _Layout("P", 1, "uint8")
+        return _LAYOUTS["RGBA" if "transparency" in image.info else "RGB"]
+    if image.mode in ("1", "L", "RGB") and options.mode == "rgba" and "transparency" in image.info:
+        return _LAYOUTS["RGBA"]
+    layout = _LAYOUTS.get(image.mode)
+    if layout is None:
+        if options.mode is None or image.mode not in _CONVERTIBLE:
+            advice = "convert them with --mode rgb" if image.mode in _CONVERTIBLE else "save it as RGB"
+            raise SourceError(f"has {image.mode} colours, which cannot be kept; {advice}")
+        layout = _LAYOUTS["RGB"]
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        if not _is_as_meant(image):  # an image that a caller has opened
+            raise SourceError("is a TIFF that Pillow does not read as it is meant; give its path or its bytes")
+        if layout.dtype == "int32":  # Pillow has one wide mode for several types
+            is_unsigned = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0] == _UNSIGNED
+            narrow = "int16" if max(image.tag_v2.get(_BITS, (1,))) == 16 else "int32"
+            return layout._replace(dtype="uint32" if is_unsigned else narrow)
+    return layout
+
+
+def _lists_further(image: JpegImagePlugin.JpegImageFile) -> bool:
+    """Return whether a JPEG is an MPO that lists further images behind it."""
+    with contextlib.suppress(Exception):  # a damaged list makes Pillow raise anything, and harms no pixel of the first
+        return ((image._getmp() or {}).get(_MPO_IMAGES) or 1) > 1
+    return False
+
+
+def reads_as_meant(file: str | io.BytesIO) -> bool:
+    """Return whether a TIFF is one that Pillow reads as it is meant."""
+    _silence_pillow()
+    with contextlib.suppress(Exception), TiffImagePlugin.TiffImageFile(file) as image:
+        return _is_as_meant(image)
+    return False
+
+
+def _is_as_meant(image: TiffImagePlugin.TiffImageFile) -> bool:
+    """Return whether Pillow gives all pixels of a TIFF, with all their bits and where the file has them.
+
+    Of the others it leaves out pages and channels, cuts values to 8 or 32 bits, takes signed ones for unsigned, turns
+    pixels as the orientation tag says, divides by alpha, or inverts nothing where white is 0 in more than 8 bits.
+    """
+    tags = image.tag_v2
+    dtype = _LAYOUTS.get(image.mode, _LAYOUTS["RGB"]).dtype
+    bits, form = max(tags.get(_BITS, (1,))), tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0]
+    return not (
+        getattr(image, "n_frames", 1) > 1
+        or _STACK.search(str(tags.get(_DESCRIPTION, "")))
+        or tags.get(_SAMPLES, 1) > len(image.getbands())
+        or bits > 8 * np.dtype(dtype).itemsize
+        or (dtype == "uint8" and form == _SIGNED)
+        or tags.get(ORIENTATION, 1) in TURNS
+        or 0 in tags.get(_TILE_BYTES, tags.get(_STRIP_BYTES, ()))  # never written: it reads the head of the file
+        or _MULTIPLIED_ALPHA in tags.get(_EXTRA, ())
+        or (bits > 8 and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
+    )
+
+
+def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
+    """Yield remarks on what reading changes in an opened image, before decoding; `with_alpha`: it comes out as RGBA."""
+    if isinstance(image, JpegImagePlugin.JpegImageFile):
+        if _lists_further(image):
+            yield SEVERAL
+        if image.mode == "CMYK":
+            yield CMYK
+    profile = image.info.get("icc_profile")
+    if profile and image.mode != "CMYK" and not is_srgb(profile, "L" if image.mode in _GRAYS else "RGB"):
+        yield PROFILE
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):
+        if image.mode in ("L", "RGB") and "transparency" in image.info and not with_alpha:
+            yield COLOUR_KEY
+        return
+    tags = image.tag_v2
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        yield tiff.INVERTED
+    if image.mode in ("1", "L") and max(tags.get(_BITS, (1,))) < 8:
+        yield FEW_BITS
+    if _SUB_DIRECTORIES in tags:
+        yield tiff.LEVELS
+    if any(tag in tags for tag in tiff.GEO_TAGS):
+        yield tiff.GEO
+    if tiff.NO_DATA in tags:
+        yield tiff.NO_VALUE
+
+
+def _turn_of(image: Image.Image) -> int:
+    """Return the orientation that an opened image asks for; 1 if none, as of every TIFF that Pillow reads."""
+    if isinstance(image, TiffImagePlugin.TiffImageFile) or "exif" not in image.info:
+        return 1
+    with contextlib.suppress(Exception):  # damaged EXIF makes Pillow raise anything, and harms no pixel
+        return int(image.getexif().get(ORIENTATION, 1))
+    return 1
