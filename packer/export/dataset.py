@@ -186,7 +186,7 @@ def _default_kind(source: PackedSource) -> str:
     from packer.export.png import image_spec  # which loads Pillow
 
     jpegs = [field for _, field in source.columns if field.codec and field.codec[0]["id"] == JPEG]
-    are_all = len(jpegs) == len(source.columns) and all(image_spec(field).kind == "image" for field in jpegs)
+    are_all = len(jpegs) == len(source.columns) and all(image_spec(field.spec).kind == "image" for field in jpegs)
     if any(field.kind == "image" for field in jpegs) or (jpegs and are_all):
         return "files"
     kind = all_kinds().get(str(source.origin.get("kind")))
