@@ -7,13 +7,11 @@ permuted again until it falls inside (cycle walking; Black and Rogaway 2002).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import Loop
 from packer.format import Numbers
+from readers.compiled import loading
 
 #: Rounds of the network; each shifts columns and rows once.
 ROUNDS = 4
@@ -46,7 +44,7 @@ class Permutation:
         walking = np.arange(len(numbers))
         while len(walking):
             permuted = numbers if len(walking) == len(numbers) else numbers[walking]
-            _loop(permuted, self._rows, self._bits, self._keys)
+            _permute(permuted, self._rows, self._bits, self._keys)
             if permuted is not numbers:
                 numbers[walking] = permuted
             walking = walking[permuted >= self._size]
@@ -75,25 +73,4 @@ def _shift(values: NDArray[np.uint64], other: NDArray[np.uint64], end: np.uint64
     values -= end * (values >= end)
 
 
-def _permute(places: NDArray[np.uint64], rows: np.uint64, bits: np.uint64, keys: NDArray[np.uint64]) -> None:
-    columns = np.uint64(1) << bits
-    inside = columns - np.uint64(1)
-    # Without branches, so that the compiler works at several places at once: 5 ns each, 35 by numpy.
-    for number in range(len(places)):
-        row, column = places[number] >> bits, places[number] & inside
-        for turn in range(ROUNDS):
-            word = ((row ^ keys[2 * turn]) * _MIX) & _WORD
-            word = ((word ^ (word >> _SHIFT)) * _MIX_AGAIN) & _WORD
-            column = (column + ((word * columns) >> _HALF)) & inside
-            word = ((column ^ keys[2 * turn + 1]) * _MIX) & _WORD
-            word = ((word ^ (word >> _SHIFT)) * _MIX_AGAIN) & _WORD
-            row += (word * rows) >> _HALF
-            row = min(row, row - rows)  # the difference wraps to a large number if there is nothing to take off
-        places[number] = row << bits | column
-
-
-def _signature(of: Any) -> Any:
-    return of.void(of.uint64[::1], of.uint64, of.uint64, of.uint64[::1])
-
-
-_loop = Loop(_permute_by_numpy, _permute, _signature)
+_permute = loading.loop("permute", _permute_by_numpy)

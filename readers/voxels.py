@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.codecs import Loop
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers, take_rows
 from readers.batch import Ragged
-from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Asked, Words, draw_below, draw_words, stream
+from readers.compiled import loading
+from readers.draws import VOXELS, Asked, Words, draw_below, draw_words, stream
 from readers.fields import Describe, FieldReader, LastResult, Places, WholeReader
 from readers.gather import Allocate, fresh
 from readers.points import CHOICES, CloudPart, check_rows, names_of_rows, tied_fields
@@ -116,7 +116,7 @@ class Voxels:
         self._cloud_reader = cloud_reader
         self._describe = describe
         self._dtype = np.float32 if cloud_reader.field.np_dtype == np.float32 else np.float64
-        self._loop = _LOOPS[np.dtype(self._dtype).name]
+        loading.prepare()
         self.chosen = LastResult(self._choose)
 
     def _choose(self, visits: Numbers, numbers: Numbers) -> ChosenPoints:
@@ -133,7 +133,7 @@ class Voxels:
         rows, offsets = np.empty(len(coordinates), np.int64), np.zeros(len(starts), np.int64)
         # Slots: a power of two, more than twice the points of any sample.
         table = np.full(2 << int(np.diff(starts).max(initial=0)).bit_length(), -1)
-        wrong = self._loop(
+        wrong = _choose_points(
             np.ascontiguousarray(coordinates, self._dtype),
             starts,
             float(self._sample.size),
@@ -202,7 +202,7 @@ def _choose_by_numpy(
     rows: Numbers,
     offsets: Numbers,
 ) -> int:
-    """Do as `_choose`, by sorting, ten times slower; no table is needed."""
+    """Do as `choose` of loops.py, by sorting, ten times slower; no table is needed."""
     with np.errstate(all="ignore"):
         floors = np.floor(points[:, :3] / np.float64(size))
         outside = ~(abs(floors) < _FURTHEST).all(1)
@@ -232,76 +232,4 @@ def _choose_by_numpy(
     return -1
 
 
-def _choose(
-    points: NDArray[Any],
-    starts: Numbers,
-    size: float,
-    words: Words,
-    random: bool,
-    table: Numbers,
-    rows: Numbers,
-    offsets: Numbers,
-) -> int:
-    """Find the voxels of all samples of a batch, and a point of each.
-
-    Args:
-        points: coordinates of all points, (n, 3) or more columns.
-        starts: where the points of each sample begin, (B + 1,).
-        size: edge of a voxel.
-        words: a random word a sample, (B,), from which a stream of random words begins.
-        random: whether any point of a voxel is taken, else the first.
-        table: hash table: the number of the voxel in each slot, -1 at first; if a slot is taken, the next one is tried.
-        rows: gets the number of the chosen points, from 0 on, (n,).
-        offsets: gets where those of each sample begin, (B + 1,), zeros at first.
-
-    Returns:
-        -1, or the number of a point that lies in no voxel.
-    """
-    cells = np.empty((len(table), 3), np.int64)
-    counts = np.empty(len(table), np.int64)
-    count = 0
-    for item in range(len(starts) - 1):
-        first = count
-        for row in range(starts[item], starts[item + 1]):
-            x, y, z = np.floor(points[row, 0] / size), np.floor(points[row, 1] / size), np.floor(points[row, 2] / size)
-            if not (abs(x) < _FURTHEST and abs(y) < _FURTHEST and abs(z) < _FURTHEST):
-                return row  # also if one is NaN
-            i, j, k = np.int64(x), np.int64(y), np.int64(z)
-            mixed = (np.uint64(i) * STEP + np.uint64(j)) * MIX + np.uint64(k)
-            mixed = (mixed ^ (mixed >> np.uint64(32))) * MIX_AGAIN
-            slot = np.int64(mixed >> np.uint64(32)) & (len(table) - 1)
-            voxel = table[slot] - first  # below 0: none, or one of a sample before
-            while voxel >= 0 and not (cells[voxel, 0] == i and cells[voxel, 1] == j and cells[voxel, 2] == k):
-                slot = (slot + 1) & (len(table) - 1)
-                voxel = table[slot] - first
-            if voxel < 0:
-                voxel = count - first
-                table[slot] = count
-                cells[voxel, 0], cells[voxel, 1], cells[voxel, 2] = i, j, k
-                counts[voxel] = 1
-                rows[count] = row
-                count += 1
-            elif random:
-                # The n-th point of a voxel replaces the chosen one with a chance of 1 / n.
-                counts[voxel] += 1
-                word = words[item] + np.uint64(row - starts[item] + 1) * STEP
-                word = (word ^ (word >> np.uint64(30))) * MIX
-                word = (word ^ (word >> np.uint64(27))) * MIX_AGAIN
-                word = word ^ (word >> np.uint64(31))
-                if ((word >> np.uint64(32)) * np.uint64(counts[voxel])) >> np.uint64(32) == np.uint64(0):
-                    rows[first + voxel] = row
-        offsets[item + 1] = count
-    return -1
-
-
-def loop_for(dtype: str) -> Loop:
-    """Return the loop for coordinates of a dtype."""
-
-    def signature(of: Any) -> Any:
-        numbers, words = of.int64[::1], of.uint64[::1]
-        return of.int64(getattr(of, dtype)[:, ::1], numbers, of.float64, words, of.boolean, numbers, numbers, numbers)
-
-    return Loop(_choose_by_numpy, _choose, signature)
-
-
-_LOOPS = {dtype: loop_for(dtype) for dtype in ("float32", "float64")}
+_choose_points = loading.loop("choose", _choose_by_numpy)

@@ -42,10 +42,11 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the loops before anything is tested: else the first tests of a new environment would have it done."""
     if not hasattr(session.config, "workerinput"):
-        from packer.codecs import compiled  # here, since the coverage of what is imported earlier is not counted
+        from packer.codecs import compiled, compiling  # here: what is imported earlier is not counted as covered
 
-        if not compiled.compiling.compiled_files():
-            compiled.loading.load()
+        for module in compiling.MODULES:
+            if not compiling.compiled_files(module):
+                compiled.Loading(module).load()
 
 
 def pytest_collection_finish() -> None:

@@ -103,7 +103,7 @@ def bench(
     counts = sorted(set(workers))
     settings = [(way, size, count) for size in sizes for way in (LOADER, DATALOADER) for count in counts]
     if any(number_of(field.codec) is not None for field in chosen_fields.values()):
-        if not compiling.compiled_files():
+        if not compiling.compiled_files(compiled.loading.module):
             _log.info("compiling the machine code that decodes frames, once on this machine")
         compiled.loading.load()  # as in any process that reads for long
     if fits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -49,8 +49,8 @@ class Machine:
         torch_threads: threads that torch starts for one call.
         cuda: name of the GPU that torch would use; None if it finds none.
         one_by_one: why frames are decoded one by one; None if machine code decodes whole batches, or will.
-        compiled: the folder that holds this machine code; None if it is not compiled yet.
-        cache: the folder that gets it; None if there is none that can be written.
+        compiled: the folders that hold this machine code, and that of other loops; none if some is not compiled yet.
+        cache: the folders that get it; none if one cannot be written.
     """
 
     mount: str | None
@@ -64,8 +64,8 @@ class Machine:
     torch_threads: int
     cuda: str | None
     one_by_one: str | None = None
-    compiled: Path | None = Path()
-    cache: Path | None = Path()
+    compiled: Sequence[Path] = ()
+    cache: Sequence[Path] = ()
 
     @property
     def is_network(self) -> bool:
@@ -96,7 +96,7 @@ class Finding:
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--compile", "compile_now", is_flag=True, help="Compile the machine code that decodes frames, if it is not yet."
+    "--compile", "compile_now", is_flag=True, help="Compile all machine code (frames, points), if it is not yet."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @log_options
@@ -106,7 +106,7 @@ def doctor(dataset: Path | None, compile_now: bool, as_json: bool) -> None:
     It ends with the settings to start from. An exclamation mark shows what makes training slow, or fail.
 
     With --compile no DATASET is needed. It is for images of containers: else the first process that reads has another
-    one compile the loops that decode frames, once for each machine, and frames are decoded one by one meanwhile.
+    one compile the loops that decode frames, or choose points, once for each machine, and does without meanwhile.
 
     \b
     $ packer doctor div2k.packed
@@ -114,7 +114,7 @@ def doctor(dataset: Path | None, compile_now: bool, as_json: bool) -> None:
     $ packer doctor --compile
     """
     if compile_now:
-        click.echo(f"the machine code that decodes frames is compiled, in {_compile()}")
+        click.echo(f"all machine code is compiled, in {_listed(_compile())}")
         if dataset is None:
             return
     if dataset is None:
@@ -130,20 +130,24 @@ def doctor(dataset: Path | None, compile_now: bool, as_json: bool) -> None:
     click.echo("\n".join(listing(pairs)))
 
 
-def _compile() -> Path:
-    """Compile the loops unless they are; return the folder that holds them.
+def _compile() -> list[Path]:
+    """Compile all loops that are not compiled; return the folders that hold them.
 
     Raises:
         WriteError: no folder can be written.
         ResourceError: numba does not work.
     """
     try:
-        files = compiling.compiled_files() or compiling.compile_loops()
+        files = [compiling.compiled_files(module) or compiling.compile_loops(module) for module in compiling.MODULES]
     except OSError as error:
         raise WriteError(f"{error}; set NUMBA_CACHE_DIR to a folder that can be written") from None
     except Exception as error:  # numba, and whoever built a codec's package, has many ways to fail
         raise ResourceError(f"numba cannot compile: {type(error).__name__}: {error}; repair its installation") from None
-    return files[0].parent
+    return [paths[0].parent for paths in files]
+
+
+def _listed(folders: Iterable[Path]) -> str:
+    return " and ".join(str(folder) for folder in dict.fromkeys(folders))
 
 
 def machine_of(folder: Path) -> Machine:
@@ -156,9 +160,10 @@ def machine_of(folder: Path) -> Machine:
     ]
     # The deepest mount; the last of two at one place hides the other.
     deepest = sorted(partitions, key=lambda partition: len(partition.mountpoint))[-1:]
-    files, cache = compiling.compiled_files(), compiling.cache_folder()
+    files = [compiling.compiled_files(module) for module in compiling.MODULES]
+    folders = [compiling.cache_folder(module) for module in compiling.MODULES]
     # Not where that would compile them.
-    has_failed = files and compiled.loading.load() is None
+    has_failed = files[0] and compiled.loading.load() is None
     shared = psutil.disk_usage(str(_SHARED)) if _SHARED.is_dir() else None
     return Machine(
         mount=deepest[0].mountpoint if deepest else None,
@@ -172,8 +177,8 @@ def machine_of(folder: Path) -> Machine:
         torch_threads=torch.get_num_threads(),
         cuda=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         one_by_one=str(compiled.loading.failure) if has_failed else None,
-        compiled=files[0].parent if files else None,
-        cache=cache,
+        compiled=[paths[0].parent for paths in files] if all(files) else (),
+        cache=[folder for folder in folders if folder is not None] if all(folders) else (),
     )
 
 
@@ -243,11 +248,11 @@ def _machine_code(machine: Machine) -> Finding:
     if machine.one_by_one is not None:
         advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
         return Finding("codec", f"frames are decoded one by one: {machine.one_by_one}", advice, hurts=True)
-    if machine.compiled is not None:
-        return Finding("machine code", f"compiled, in {machine.compiled}")
-    if machine.cache is not None:
+    if machine.compiled:
+        return Finding("machine code", f"compiled, in {_listed(machine.compiled)}")
+    if machine.cache:
         advice = "the first process that reads has another one do it; `packer doctor --compile` does it now"
-        return Finding("machine code", f"not compiled yet; it goes into {machine.cache}", advice)
+        return Finding("machine code", f"not compiled yet; it goes into {_listed(machine.cache)}", advice)
     advice = (
         "each process compiles for itself, 8 s of processor time: set NUMBA_CACHE_DIR to a folder that can be written"
     )

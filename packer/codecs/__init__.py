@@ -5,7 +5,7 @@
     stages      make the bytes smaller, one class for each kind
     jpeg        images as JPEG files: those that they came in, or new ones
     frames      encodes, decodes and hashes frames, many by one call
-    compiled    whether the machine code of `loops` is there yet, and worth it
+    compiled    whether machine code, that of `loops` and of others, is there yet, and worth it
     compiling   the process that makes it, once a machine
 
 A new kind of stage is a class and an entry in `stages.STAGES`; a name for the command line is an entry in
@@ -13,7 +13,7 @@ A new kind of stage is a class and an entry in `stages.STAGES`; a name for the c
 """
 
 from packer.codecs import compiled, compiling
-from packer.codecs.compiled import Loop, number_of
+from packer.codecs.compiled import Loading, machine_code, number_of
 from packer.codecs.configs import LZ4, MAX_STAGES, MOST_QUALITY, NAMED, codec_name, parse_codec
 from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, MOST_DIGITS, PHOTO, PHOTO_DTYPES, digits_of
 from packer.codecs.frames import FrameCodec, FrameError, Frames, frame_hashes
@@ -53,7 +53,7 @@ __all__ = [
     "FrameCodec",
     "FrameError",
     "Frames",
-    "Loop",
+    "Loading",
     "bands_of",
     "bytes_after",
     "check_jpeg",
@@ -67,6 +67,7 @@ __all__ = [
     "file_of_frame",
     "files_of",
     "frame_hashes",
+    "machine_code",
     "number_of",
     "parse_codec",
     "with_files",

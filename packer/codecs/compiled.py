@@ -1,10 +1,10 @@
-"""Loads the loops of `loops.py` once they are worth the time that loading takes.
+"""Loads loops in machine code once they are worth the time that loading takes.
 
-With them frames are decoded faster, and threads do not wait for the interpreter's lock between two frames
-(docs/how/choices.md). A process that reads a few batches, or looks at one dataset, gains nothing from them. So frames
-are handled one by one until that has cost as much as loading would. The worst case is twice the ideal time.
+With those of `loops.py` frames are decoded faster, and threads do not wait for the interpreter's lock between two
+frames (docs/how/choices.md). A process that reads a few batches, or looks at one dataset, gains nothing from them. So
+frames are handled one by one until that has cost as much as loading would. The worst case is twice the ideal time.
 
-Nobody waits for them: another process compiles them (`compiling.py`), and a thread loads them, which takes 0.7 s.
+Nobody waits for loops: another process compiles them (`compiling.py`), and a thread loads them, which takes 0.7 s.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet
 
 from packer.codecs import compiling
 from packer.codecs.filters import DECIMAL, PHOTO
@@ -36,20 +38,49 @@ CODECS = {"lz4": 0, "lz4hc": 0, "blosc": 1, "zstd": 2}
 
 
 class Loading:
-    """Whether the loops are loaded in this process.
+    """Whether a module of loops is loaded in this process.
+
+    Args:
+        module: its name. Its import compiles the loops, or loads what numba keeps of them.
 
     Attributes:
         found: the module, once it is loaded.
         failure: why loading failed, if it did.
-        seconds: spent on frames one by one; whoever handles frames this way adds to it.
+        seconds: spent without the loops; whoever does their work in another way adds to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
+        self.module = module
         self.found: ModuleType | None = None
         self.failure: Exception | None = None
         self.seconds = 0.0
         self._thread: threading.Thread | None = None
         self._next_look = 0.0
+        _all.add(self)
+
+    def loops(self) -> ModuleType | None:
+        """Return the module if it is loaded, or None if its work is to be done in another way.
+
+        Once that has cost enough, a thread loads the loops.
+        """
+        if self.found is None and self.seconds > WORTH_SECONDS:
+            self.begin()
+        return self.found
+
+    def loop(self, name: str, by_numpy: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls one of the loops, or `by_numpy` until they are loaded."""
+
+        def call(*arguments: Any) -> Any:
+            loops = self.loops()
+            if loops is not None:
+                return getattr(loops, name)(*arguments)
+            began = time.perf_counter()
+            try:
+                return by_numpy(*arguments)
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        return call
 
     def load(self) -> ModuleType | None:
         """Return the loops, or None if they cannot be loaded. The caller waits, also while they are compiled."""
@@ -57,21 +88,24 @@ class Loading:
             if self.found is None and self.failure is None:
                 try:
                     _check_memory()
-                    from packer.codecs import loops
-
-                    self.found = loops
+                    self.found = import_module(self.module)
                     self._leave_mark()
                 except Exception as error:  # numba, and whoever built a codec's package, has many ways to fail
                     self.failure = error
-                    text = "frames are handled one by one: %s: %s"
-                    logging.getLogger(__name__).info(text, type(error).__name__, error)
+                    text = "this process goes on without %s: %s: %s"
+                    logging.getLogger(__name__).info(text, self.module, type(error).__name__, error)
         return self.found
 
     def _leave_mark(self) -> None:
         """Tell other processes that the loops are compiled, if this one had to do it."""
-        if not compiling.compiled_files() and (folder := compiling.cache_folder()) is not None:
+        if not compiling.compiled_files(self.module) and (folder := compiling.cache_folder(self.module)) is not None:
             with contextlib.suppress(OSError):
-                compiling.leave_mark(folder)
+                compiling.leave_mark(self.module, folder)
+
+    def prepare(self) -> None:
+        """See that another process compiles the loops for this machine, unless they are compiled."""
+        if self.found is None and not compiling.compiled_files(self.module):
+            compiling.start(self.module)
 
     def begin(self) -> None:
         """Load the loops in a thread, once another process has compiled them; nobody waits.
@@ -81,7 +115,7 @@ class Loading:
         if self.failure is not None or self._thread is not None or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
-        if compiling.compiled_files() or not compiling.start():
+        if compiling.compiled_files(self.module) or not compiling.start(self.module):
             thread = threading.Thread(target=self.load, name="packer loops")
             with contextlib.suppress(RuntimeError):  # the system gives no thread now, or the process is ending
                 thread.start()
@@ -105,35 +139,29 @@ def _check_memory() -> None:
         raise MemoryError(f"a limit leaves this process {max(limit - taken, 0):,} bytes of memory")
 
 
-loading = Loading()
+#: All of this process, for what a fork must do.
+_all: WeakSet[Loading] = WeakSet()
+
+#: Of the loops over frames.
+loading = Loading("packer.codecs.loops")
 # A process is not forked while one of its threads loads: the child would wait for the half-finished import for ever.
 _lock = threading.RLock()
 
 
 def _begin_forked() -> None:
     _lock.release()
-    loading.forget_thread()
+    for each in _all:
+        each.forget_thread()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_begin_forked)
 
 
-def loops() -> ModuleType | None:
-    """Return the module `loops` if it is loaded, or None if frames are to be handled one by one.
-
-    Once that has cost enough, the loops are loaded by a thread.
-    """
-    if loading.found is None and loading.seconds > WORTH_SECONDS:
-        loading.begin()
-    return loading.found
-
-
 def prepare(codecs: Iterable[Sequence[dict[str, Any]]]) -> None:
-    """See that the loops are compiled for this machine if they know one of these codecs, by another process."""
-    is_known = any(number_of(codec) is not None for codec in codecs)
-    if loading.found is None and is_known and not compiling.compiled_files():
-        compiling.start()
+    """See that the loops over frames are compiled for this machine if they know one of these codecs."""
+    if any(number_of(codec) is not None for codec in codecs):
+        loading.prepare()
 
 
 def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
@@ -146,9 +174,15 @@ def machine_code(signature: Any) -> Callable[[Any], Any]:
     """Return a decorator that compiles a function to run without the interpreter's lock, or loads it from a cache.
 
     Args:
-        signature: numba's, of the function.
+        signature: numba's, of the function, or a list of them.
+
+    Raises:
+        ImportError: numba's compiler is switched off.
     """
-    from numba import njit
+    from numba import config, njit
+
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]  # numba's annotations do not know its settings
+        raise ImportError("numba's compiler is switched off by NUMBA_DISABLE_JIT")
 
     def compile_(function: Any) -> Any:
         try:
@@ -157,49 +191,3 @@ def machine_code(signature: Any) -> Callable[[Any], Any]:
             return njit(signature, nogil=True)(function)
 
     return compile_
-
-
-class Loop:
-    """A function that fills arrays: by numpy, until a thread has compiled it. Nobody waits for that.
-
-    Args:
-        by_numpy: takes the same arguments, and gives the same as `function`.
-        function: is compiled to run without the interpreter's lock, or loaded from numba's cache, once calls have
-            cost as much as that does. If it cannot be compiled, numpy goes on.
-        signature: returns numba's signature of `function`, given `numba.types`.
-    """
-
-    def __init__(
-        self, by_numpy: Callable[..., Any], function: Callable[..., Any], signature: Callable[[Any], Any]
-    ) -> None:
-        self._by_numpy, self._function, self._signature = by_numpy, function, signature
-        self._compiled: Callable[..., Any] | None = None
-        self._seconds = 0.0
-        self._process = 0
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Return what the function returns for some arguments."""
-        if self._compiled is not None:
-            return self._compiled(*arguments)
-        began = time.perf_counter()
-        try:
-            return self._by_numpy(*arguments)
-        finally:
-            self._seconds += time.perf_counter() - began
-            # A forked process has not its parent's thread.
-            if self._seconds > WORTH_SECONDS and self._process != os.getpid():
-                self._process = os.getpid()
-                with contextlib.suppress(RuntimeError):  # as in `begin`
-                    threading.Thread(target=self.compile, name="packer loop").start()
-
-    def compile(self) -> None:
-        """Compile the function. The caller waits."""
-        with _lock:
-            try:
-                _check_memory()
-                from numba import types
-
-                self._compiled = machine_code(self._signature(types))(self._function)
-            except Exception as error:  # numba is missing, or does not fit numpy
-                text = "%s stays with numpy: %s: %s"
-                logging.getLogger(__name__).info(text, self._function.__qualname__, type(error).__name__, error)

@@ -186,7 +186,7 @@ class FrameCodec:
         spans, sizes, places, shapes = frames
         if places is None:
             places = sizes.cumsum() - sizes
-        loops = compiled.loops() if self._number is not None else None
+        loops = compiled.loading.loops() if self._number is not None else None
         # A single frame of zstd is left to Python, which keeps its decoder; the loops would make one.
         if loops is not None and (len(sizes) > 1 or self._number != compiled.CODECS["zstd"]):
             # The filter is undone while a frame is in the processor's cache.
@@ -246,7 +246,7 @@ def frame_hashes(memory: memoryview, spans: NDArray[np.int64]) -> NDArray[np.uin
         spans: first byte of each frame and the one after its last, (n, 2).
     """
     digests = np.empty(len(spans), np.uint64)
-    loops = compiled.loops()
+    loops = compiled.loading.loops()
     if loops is not None:
         data, ends = np.frombuffer(memory, np.uint8), (spans[:, 1] - spans[:, 0]).cumsum()
         edges = np.flatnonzero(np.diff(ends // CALL_BYTES)) + 1

@@ -18,12 +18,7 @@ from numba import njit
 
 from packer.codecs import compiled
 
-# numba's own annotations know neither this setting nor that types can be called.
-config: Any = numba.config
-types: Any = numba.types
-
-if config.DISABLE_JIT:
-    raise ImportError("numba's compiler is switched off by NUMBA_DISABLE_JIT")
+types: Any = numba.types  # numba's own annotations do not know that types can be called
 
 #: C functions by the module that has them, built in or in a library that it is linked with. This module cannot be
 #: imported if one of those modules is missing or does not export its functions.

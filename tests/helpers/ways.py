@@ -11,7 +11,7 @@ from packer.codecs import compiled
 
 def loading_of(by_machine: bool) -> compiled.Loading:
     """Return the state of a process that has loaded the loops, or of one that cannot load them."""
-    loading = compiled.Loading()
+    loading = compiled.Loading(compiled.loading.module)
     if not by_machine:
         loading.failure = ImportError("not in this test")
     elif loading.load() is None:

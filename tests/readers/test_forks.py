@@ -128,7 +128,7 @@ def test_a_lock_on_shards_is_free_in_a_child(shared: Path) -> None:
 
 def test_a_fork_waits_for_a_thread_that_loads_the_loops(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else modules would be half imported in the child, for ever. It may load them itself, too."""
-    monkeypatch.setattr(compiled, "loading", compiled.Loading())
+    monkeypatch.setattr(compiled, "loading", compiled.Loading(compiled.loading.module))
     ds = PackedDataset(shared)
     begun, loaded = threading.Event(), threading.Event()
 

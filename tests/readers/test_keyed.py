@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.codecs import Loop
-from readers import keyed, order
+from readers import order
+from readers.compiled import loading
 from readers.keyed import Permutation
 from readers.order import Repeated, Shuffled
 from readers.share import Share
@@ -25,15 +25,14 @@ def test_every_number_comes_once(size: int, seed: int) -> None:
 def test_machine_code_and_numpy_give_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A permutation does not depend on whether its loop is compiled."""
     places = np.arange(0, size, max(size // 1000, 1))
-    by_numpy = Permutation(size, 7, 3).at(places)
-    loop = Loop(_unreached, keyed._permute, keyed._signature)
-    loop.compile()
-    monkeypatch.setattr(keyed, "_loop", loop)
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "loops", lambda: None)
+        before = loading.seconds
+        by_numpy = Permutation(size, 7, 3).at(places)
+        assert (seconds := loading.seconds) > before
+    monkeypatch.setattr(loading, "loops", loading.load)
     assert np.array_equal(Permutation(size, 7, 3).at(places), by_numpy)
-
-
-def _unreached(*_: object) -> None:
-    raise AssertionError("the loop is compiled")
+    assert loading.seconds == seconds
 
 
 def chi_square(counts: np.ndarray, trials: int) -> float:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
-from readers import PackedDataset, PointSample, Ragged, VoxelSample, voxels
-from readers.voxels import loop_for
+from readers import PackedDataset, PointSample, Ragged, VoxelSample
+from readers.compiled import loading
 
 LENGTHS = [50, 7, 0, 300, 16]
 
@@ -101,13 +101,11 @@ def test_machine_code_and_numpy_choose_the_same(
     clouds = [_cloud(length, i) for i, length in enumerate(LENGTHS)]
     clouds = [{**cloud, "xyz": cloud["xyz"].astype(dtype)} for cloud in clouds]
     path = _packed(pack, tmp_path, clouds, dtype=dtype)
-    loop, read = loop_for(dtype), []
-    monkeypatch.setitem(voxels._LOOPS, dtype, loop)
-    for _ in range(2):
+    read = []
+    for loops in (lambda: None, loading.load):
+        monkeypatch.setattr(loading, "loops", loops)
         torch.manual_seed(0)
         read.append(PackedDataset(path, points=VoxelSample(size, choose))[[0, 4, 2, 1, 4]]["number"])
-        loop.compile()
-        monkeypatch.setattr(loop, "_by_numpy", None)
     assert torch.equal(read[0].offsets, read[1].offsets)
     assert torch.equal(read[0].values, read[1].values)
 

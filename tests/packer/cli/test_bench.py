@@ -53,10 +53,10 @@ def test_the_table(packer, packed):
 def test_what_is_measured_is_machine_code(packer, packed, monkeypatch):
     """Also in a new environment, where other processes would begin without; of raw frames nothing is loaded."""
     for fields, is_loaded in (("label", False), ("hr", True)):
-        fresh = compiled.Loading()
+        fresh = compiled.Loading(compiled.loading.module)
         monkeypatch.setattr(compiled, "loading", fresh)
-        monkeypatch.setattr(compiling, "compiled_files", list)
-        monkeypatch.setattr(compiling, "start", lambda: True)
+        monkeypatch.setattr(compiling, "compiled_files", lambda _: [])
+        monkeypatch.setattr(compiling, "start", lambda _: True)
         packer("bench", packed, *QUICK, "--fields", fields)
         assert (fresh.found is not None) == is_loaded
 

@@ -96,22 +96,23 @@ def test_whether_machine_code_is_compiled(tmp_path):
         all_found = findings(manifests.read(path), replace(GOOD, **changes))
         return next((f.found, f.advice, f.hurts) for f in all_found if f.topic == "machine code")
 
-    assert found(compiled=tmp_path) == (f"compiled, in {tmp_path}", "", False)
-    text, advice, hurts = found(compiled=None, cache=tmp_path)
-    assert str(tmp_path) in text
+    assert found(compiled=[tmp_path] * 2) == (f"compiled, in {tmp_path}", "", False)
+    text, advice, hurts = found(cache=[tmp_path, tmp_path / "readers"])
+    assert f"{tmp_path} and {tmp_path}/readers" in text
     assert "packer doctor --compile" in advice
     assert not hurts
-    text, advice, hurts = found(compiled=None, cache=None)
+    text, advice, hurts = found()
     assert "NUMBA_CACHE_DIR" in advice
     assert hurts
 
 
 def test_compiling_now(packer, tmp_path, monkeypatch):
     """`--compile` needs no dataset, says where the machine code is, and what to do where it cannot be kept."""
-    files = compiling.compiled_files()
-    assert str(files[0].parent) in packer("doctor", "--compile").stdout.replace("\n", "")
-    monkeypatch.setattr(compiling, "compiled_files", list)
-    monkeypatch.setattr(compiling, "_folders", lambda: [tmp_path / "file" / "none"])
+    printed = packer("doctor", "--compile").stdout.replace("\n", "")
+    for module in compiling.MODULES:
+        assert str(compiling.compiled_files(module)[0].parent) in printed
+    monkeypatch.setattr(compiling, "compiled_files", lambda _: [])
+    monkeypatch.setattr(compiling, "_folders", lambda _: [tmp_path / "file" / "none"])
     (tmp_path / "file").touch()
     result = packer("doctor", "--compile", status=1)
     assert "NUMBA_CACHE_DIR" in result.stderr

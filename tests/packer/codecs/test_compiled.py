@@ -23,7 +23,7 @@ from filelock import FileLock
 from stored_frames import mixed, stored
 
 import packer.codecs
-from packer.codecs import NAMED, FrameCodec, Frames, Loop, compiled, compiling, number_of, parse_codec
+from packer.codecs import NAMED, FrameCodec, Frames, compiled, compiling, number_of, parse_codec
 from packer.codecs.compiled import CODECS, WORTH_SECONDS, Loading
 from packer.convert import convert
 from packer.verify import verify
@@ -37,7 +37,7 @@ LOOPS = "packer.codecs.loops"
 @pytest.fixture
 def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
     """What a process knows that has handled no frames yet."""
-    fresh = Loading()
+    fresh = Loading(LOOPS)
     monkeypatch.setattr(compiled, "loading", fresh)
     return fresh
 
@@ -69,21 +69,21 @@ def decodes_right() -> bool:
 
 def test_loops_are_loaded_once_they_are_worth_it(loading: Loading, loops: ModuleType) -> None:
     """Not before frames took that many seconds one by one."""
-    assert compiled.loops() is None
+    assert compiled.loading.loops() is None
     loading.seconds = WORTH_SECONDS
-    assert compiled.loops() is None
+    assert compiled.loading.loops() is None
     assert loading.found is None
     loading.seconds = WORTH_SECONDS * 1.001
-    compiled.loops()
+    compiled.loading.loops()
     assert ended(loading)
-    assert compiled.loops() is loops
+    assert compiled.loading.loops() is loops
     assert loading.found is loops
 
 
 def test_loops_that_are_loaded_are_used(loading: Loading, loops: ModuleType) -> None:
     """Whatever time was noted before."""
     assert loading.load() is loops
-    assert compiled.loops() is loops
+    assert compiled.loading.loops() is loops
 
 
 def test_decoding_notes_its_time_and_goes_over_to_loops(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,57 +127,13 @@ def test_to_read_a_little_imports_no_compiler() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=60, check=True)
 
 
-def _double(values: np.ndarray) -> None:
-    for i in range(len(values)):
-        values[i] *= 2
-
-
-def _double_by_numpy(values: np.ndarray) -> None:
-    values *= 2
-
-
-def test_nobody_waits_for_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a thread compiles it, numpy goes on; then it is called."""
-    monkeypatch.setattr(compiled, "WORTH_SECONDS", 0.0)
-    may_go_on, made = threading.Event(), []
-
-    def signature(of: Any) -> Any:
-        assert may_go_on.wait(60)
-        made.append(threading.current_thread())
-        return of.void(of.int64[::1])
-
-    loop, values = Loop(_double_by_numpy, _double, signature), np.ones(3, np.int64)
-    loop(values)
-    loop(values)
-    assert not made
-    may_go_on.set()
-    for thread in threading.enumerate():
-        if thread.name == "packer loop":
-            thread.join(60)
-    monkeypatch.setattr(loop, "_by_numpy", None)
-    loop(values)
-    assert values.tolist() == [8, 8, 8]
-    assert len(made) == 1
-    assert made[0] is not threading.main_thread()
-
-
-def test_a_loop_that_cannot_be_compiled_stays_with_numpy(caplog: pytest.LogCaptureFixture) -> None:
-    """Once, with the reason in the log."""
-    loop, values = Loop(_double_by_numpy, _double, lambda of: of.nothing), np.ones(3, np.int64)
-    with caplog.at_level(logging.INFO, "packer.codecs.compiled"):
-        loop.compile()
-    assert "_double stays with numpy: AttributeError" in caplog.text
-    loop(values)
-    assert values.tolist() == [2, 2, 2]
-
-
 # ---------------------------------------------------------------- who compiles them
 
 #: Decodes with an empty cache: first in a worker that is forked, then until the loops are there.
 FRESH = """
     import os, sys, time
     import numpy as np
-    from packer.codecs import NAMED, FrameCodec, Frames, Loop, compiled, compiling
+    from packer.codecs import NAMED, FrameCodec, Frames, compiled, compiling
     compiled.WORTH_SECONDS = 0.0
     codec = FrameCodec(NAMED["lz4"], np.dtype("u1"))
     frame = bytes(codec.encode(np.ones(1000, np.uint8)))
@@ -188,7 +144,7 @@ FRESH = """
     if not os.fork():
         compiled.LOOK_SECONDS = 0.0
         are_right = [decodes_right() for _ in range(9)]
-        os._exit(not all(are_right) or compiling._process is not None)
+        os._exit(not all(are_right) or bool(compiling._processes))
     assert os.wait()[1] == 0
     assert not os.listdir(os.environ["NUMBA_CACHE_DIR"])
     assert all(decodes_right() for _ in range(9))
@@ -198,9 +154,16 @@ FRESH = """
     while compiled.loading.found is None:
         assert compiled.loading._thread is not None or decodes_right()
         time.sleep(0.01)
-    assert compiling._process is None or compiling._process.wait() == 0
+    assert all(process.wait() == 0 for process in compiling._processes.values())
     assert decodes_right()
-    files = compiling.compiled_files()
+    from readers.compiled import loading
+    loading.seconds = 1.0
+    while loading.loops() is None:
+        assert loading.failure is None
+        time.sleep(0.01)
+    functions = [f for loops in (compiled.loading.found, loading.found) for f in vars(loops).values()]
+    assert not [f for f in functions if hasattr(f, "stats") and f.stats.cache_misses]
+    files = compiling.compiled_files(compiled.loading.module) + compiling.compiled_files(loading.module)
     assert files and all(str(path).startswith(os.environ["NUMBA_CACHE_DIR"]) for path in files)
 """
 
@@ -208,10 +171,10 @@ FRESH = """
 def test_another_process_compiles(tmp_path: Path) -> None:
     """Frames are decoded one by one meanwhile, then by the loops; a worker that is forked starts no such process.
 
-    Who ends before it, or was forked, says nothing of it. It compiles without the optimizer, which still takes some
-    seconds of processor time.
+    So are the loops of readers; who reads compiles none. Who ends before it, or was forked, says nothing of it. It
+    compiles with little optimization, which still takes some seconds of processor time.
     """
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_OPT": "0"}
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_OPT": "1"}
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(FRESH)]
     done = subprocess.run(command, cwd=ROOT, env=environment, timeout=300, check=False, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -222,26 +185,26 @@ def test_who_has_them_compiled(
     tmp_path: Path, loading: Loading, monkeypatch: pytest.MonkeyPatch, codec: str, starts: int
 ) -> None:
     """Each verb that writes or reads datasets whose frames they decode, in the process that starts workers."""
-    started: list[None] = []
-    monkeypatch.setattr(compiling, "compiled_files", list)
-    monkeypatch.setattr(compiling, "start", lambda: started.append(None))
+    started: list[str] = []
+    monkeypatch.setattr(compiling, "compiled_files", lambda _: [])
+    monkeypatch.setattr(compiling, "start", started.append)
     path = tmp_path / "p"
     convert([{"x": np.zeros(300)}], path, codec=codec)
     verify(path, workers=1)
     warm(path)
     PackedDataset(path)
-    assert len(started) == 4 * starts
+    assert started == [LOOPS] * 4 * starts
 
 
 def test_one_process_compiles_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is at work, others start none; where no folder can be written, each loads the loops by itself."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    with FileLock(tmp_path / f"{compiling.mark_name()}.lock"):
-        assert compiling.start()
-        assert compiling.compile_loops(wait=False) == []
-    assert compiling._process is None
-    monkeypatch.setattr(compiling, "_folders", lambda: [Path("/proc/none")])
-    assert not compiling.start()
+    with FileLock(tmp_path / f"{compiling.mark_name(LOOPS)}.lock"):
+        assert compiling.start(LOOPS)
+        assert compiling.compile_loops(LOOPS, wait=False) == []
+    assert not compiling._processes
+    monkeypatch.setattr(compiling, "_folders", lambda _: [Path("/proc/none")])
+    assert not compiling.start(LOOPS)
 
 
 def test_a_mark_without_its_files_is_none(
@@ -249,12 +212,12 @@ def test_a_mark_without_its_files_is_none(
 ) -> None:
     """Of what numba kept, all must be there; who loads the loops leaves the mark anew."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiling, "_folders", lambda: [tmp_path])
+    monkeypatch.setattr(compiling, "_folders", lambda _: [tmp_path])
     assert loading.load() is not None
-    files = compiling.compiled_files()
+    files = compiling.compiled_files(LOOPS)
     assert {file.suffix for file in files} == {".nbc", ".nbi"}
-    (tmp_path / compiling.mark_name()).write_text(f"{files[0]}\n{tmp_path / 'gone.nbc'}\n")
-    assert compiling.compiled_files() == []
+    (tmp_path / compiling.mark_name(LOOPS)).write_text(f"{files[0]}\n{tmp_path / 'gone.nbc'}\n")
+    assert compiling.compiled_files(LOOPS) == []
 
 
 def test_a_package_that_hides_its_functions(
@@ -266,9 +229,9 @@ def test_a_package_that_hides_its_functions(
         patch.setitem(sys.modules, "xxhash._xxhash", lz4.block._block)  # a library with other functions
         assert decodes_right()
         assert ended(loading)
-        assert compiled.loops() is None
+        assert compiled.loading.loops() is None
     assert isinstance(loading.failure, AttributeError)
-    assert compiled.loops() is None
+    assert compiled.loading.loops() is None
     assert loading.load() is None
     assert decodes_right()
     assert [(record.levelno, record.name) for record in caplog.records] == [(logging.INFO, "packer.codecs.compiled")]
@@ -301,8 +264,8 @@ def test_a_compiler_that_is_switched_off(tmp_path: Path) -> None:
             if compiled.loading._thread is not None:
                 compiled.loading._thread.join(60)
             compiled.loading._next_look = 0.0
-            if compiled.compiling._process is not None:
-                assert compiled.compiling._process.wait(60)
+            for process in compiled.compiling._processes.values():
+                assert process.wait(60)
             batches = list(Loader(PackedDataset({str(tmp_path / "p")!r}, verify=True), 20))
             assert [number for batch in batches for number in batch["x"][:, 7].tolist()] == [*range(50)]
         assert compiled.loading.found is None
@@ -372,10 +335,10 @@ def test_nobody_waits_for_a_thread_that_loads(
     slow = SlowImport()
     monkeypatch.setattr(sys, "meta_path", [slow, *sys.meta_path])
     loading.seconds = 2 * WORTH_SECONDS
-    assert compiled.loops() is None
+    assert compiled.loading.loops() is None
     assert slow.began.wait(30)
     try:
-        assert compiled.loops() is None
+        assert compiled.loading.loops() is None
         assert decodes_right()
     finally:
         slow.go_on.set()
@@ -383,7 +346,7 @@ def test_nobody_waits_for_a_thread_that_loads(
     found = loading.load()
     assert found is not None
     assert found.__name__ == LOOPS
-    assert compiled.loops() is found
+    assert compiled.loading.loops() is found
     assert slow.imports == 1
 
 
@@ -400,7 +363,7 @@ def test_without_a_thread_frames_are_handled_one_by_one(loading: Loading, monkey
     loading._next_look = 0.0
     assert decodes_right()
     assert ended(loading)
-    assert compiled.loops() is not None
+    assert compiled.loading.loops() is not None
 
 
 # ---------------------------------------------------------------- codecs

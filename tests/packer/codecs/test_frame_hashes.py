@@ -64,7 +64,7 @@ def test_machine_code_hashes_where_it_is_there(by_machine: None, monkeypatch: py
         found[:] = 7
         return len(spans)
 
-    monkeypatch.setattr(compiled, "loops", lambda: SimpleNamespace(hashes=hashes))
+    monkeypatch.setattr(compiled.loading, "loops", lambda: SimpleNamespace(hashes=hashes))
     assert frame_hashes(memoryview(DATA), numbers([[0, 9]] * 30)).tolist() == [7] * 30
     assert calls == [30]
 

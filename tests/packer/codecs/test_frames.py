@@ -89,7 +89,7 @@ def test_shapes_of_other_codecs_mean_nothing() -> None:
 def test_machine_code_decodes_what_it_knows(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     """One call for all frames, and none to Python's decoders."""
     one, calls = stored(codec, mixed(20)), []
-    loops = compiled.loops()
+    loops = compiled.loading.loops()
     assert loops is not None
     run = loops.decode
     monkeypatch.setattr(loops, "decode", lambda *arguments: calls.append(len(arguments[3])) or run(*arguments))
@@ -104,7 +104,7 @@ def test_machine_code_decodes_what_it_knows(monkeypatch: pytest.MonkeyPatch, cod
 @pytest.mark.parametrize("codec", ["none", ZLIB, TWO_STAGES])
 def test_machine_code_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     """Codecs of other libraries, of several stages, and none at all."""
-    monkeypatch.setattr(compiled, "loops", lambda: SimpleNamespace(decode=None))
+    monkeypatch.setattr(compiled.loading, "loops", lambda: SimpleNamespace(decode=None))
     coder, values = FrameCodec(parse_codec(codec), np.dtype("u2")), np.arange(400, dtype=np.uint16) // 9
     frame, out = bytes(coder.encode(values)), np.empty(800, np.uint8)
     coder.decode_frames(memoryview(frame), Frames(numbers([[0, len(frame)]]), numbers([800])), out)
