@@ -6,13 +6,11 @@ Rows of bytes, as most images have them, are copied out of the shards, mirrored 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import Loop
 from packer.format import Numbers
+from readers.compiled import loading
 from readers.gather import MEMORY
 
 #: The dtype of rows that `copy_rows` copies, and those that it makes of them.
@@ -36,7 +34,7 @@ def copy_rows(
         is_volume: whether they are volumes, and not images.
     """
     mirrored, left = orientations >= MIRRORED, orientations % MIRRORED
-    _LOOPS[out.dtype.name](MEMORY.array, np.ascontiguousarray(addresses), mirrored, pixel, out)
+    _copy(MEMORY.array, np.ascontiguousarray(addresses), mirrored, pixel, out)
     return left if is_volume else np.where(mirrored, -left % MIRRORED, left)  # what is mirrored turns the other way
 
 
@@ -50,48 +48,7 @@ def _copy_by_numpy(
     orient(pixels[:, None], MIRRORED * mirrored)
 
 
-def _copy(
-    memory: NDArray[np.uint8], addresses: Numbers, mirrored: NDArray[np.bool_], pixel: int, out: NDArray[np.generic]
-) -> None:
-    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)  # without a sign, so that no index is looked at twice
-    crops, rows, width = out.shape
-    pixels, turned = np.uint64(width // max(pixel, 1)), np.empty(width, np.uint8)
-    for crop in range(crops):
-        for row in range(rows):
-            first = addresses[crop, row]
-            read, copied = memory[first : first + width], out[crop, row]
-            if not mirrored[crop]:
-                for n in range(width):
-                    copied[n] = read[n]
-                continue
-            if pixel == 3:  # RGB: written out, so that the compiler moves several pixels at once
-                for number in range(pixels):
-                    to, at = three * (pixels - one - number), three * number
-                    turned[to] = read[at]
-                    turned[to + one] = read[at + one]
-                    turned[to + two] = read[at + two]
-            elif pixel == 1:
-                for number in range(pixels):
-                    turned[pixels - one - number] = read[number]
-            else:
-                for start in range(0, width, pixel):
-                    for n in range(pixel):
-                        turned[width - pixel - start + n] = read[start + n]
-            for n in range(width):
-                copied[n] = turned[n]
-
-
-def make_loop(dtype: str) -> Loop:
-    """Return the loop that makes values of a dtype of bytes."""
-
-    def signature(of: Any) -> Any:
-        memory = of.Array(of.uint8, 1, "C", readonly=True)
-        return of.void(memory, of.int64[:, ::1], of.boolean[::1], of.int64, getattr(of, dtype)[:, :, ::1])
-
-    return Loop(_copy_by_numpy, _copy, signature)
-
-
-_LOOPS = {dtype: make_loop(dtype) for dtype in COPIED}
+_copy = loading.loop("copy_rows", _copy_by_numpy)
 
 
 def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:

@@ -96,7 +96,7 @@ class Finding:
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--compile", "compile_now", is_flag=True, help="Compile all machine code (frames, points), if it is not yet."
+    "--compile", "compile_now", is_flag=True, help="Compile all machine code (frames, crops, points), if it is not yet."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @log_options
@@ -106,7 +106,7 @@ def doctor(dataset: Path | None, compile_now: bool, as_json: bool) -> None:
     It ends with the settings to start from. An exclamation mark shows what makes training slow, or fail.
 
     With --compile no DATASET is needed. It is for images of containers: else the first process that reads has another
-    one compile the loops that decode frames, or choose points, once for each machine, and does without meanwhile.
+    one compile the loops of frames, crops and points, once for each machine, and does without meanwhile.
 
     \b
     $ packer doctor div2k.packed

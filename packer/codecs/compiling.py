@@ -21,7 +21,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-#: All modules of loops: over frames, and over points and places. By name, since frames are decoded without readers.
+#: All modules of loops: of frames, and of crops, points and places. By name: frames are decoded without readers.
 MODULES = ("packer.codecs.loops", "readers.loops")
 #: Bytes of /proc/cpuinfo that describe the first processor.
 _FIRST_PROCESSOR = 2**13

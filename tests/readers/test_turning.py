@@ -12,6 +12,7 @@ import torch
 
 from packer.writer import DatasetWriter
 from readers import Crop, PackedDataset, turning
+from readers.compiled import loading
 
 CHANNELS = 1, 3, 4
 
@@ -33,12 +34,7 @@ def test_bytes_are_cropped_as_other_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, is_compiled: bool
 ) -> None:
     """Whether a loop in machine code mirrors and converts them, numpy, or what does it for values of 16 bits."""
-    loops = {dtype: turning.make_loop(dtype) for dtype in turning.COPIED}
-    monkeypatch.setattr(turning, "_LOOPS", loops)
-    for loop in loops.values():
-        if is_compiled:
-            loop.compile()
-            monkeypatch.setattr(loop, "_by_numpy", None)
+    monkeypatch.setattr(loading, "loops", loading.load if is_compiled else lambda: None)
     of_bytes, others = (_packed(tmp_path / dtype, codec, dtype) for dtype in ("uint8", "uint16"))
     aligned = {f"c{channels}": 1 for channels in CHANNELS[1:]}
     square = {"size": 5, "of": "c1", "aligned": aligned, "flips": True}
