@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.sources.arrays.choosing import Constant
 from packer.sources.arrays.pairing import choice_of
-from packer.sources.arrays.units import Facts, Listing, Remark
+from packer.sources.arrays.tree import Remark
+from packer.sources.arrays.units import Listing, SampleFacts
 from packer.sources.headers import misfits
 from packer.sources.looking import Header, Looked, counts_of
 from packer.sources.options import SourceOptions
@@ -61,7 +62,7 @@ class FactGroup:
         attributes: of samples, by their number; at most one more than are kept.
         agreed: attributes of the arrays that the fields are.
         remarks: on what is not packed or kept.
-        unwritten: as in `Facts`, of the first sample that lacks anything.
+        unwritten: as in `SampleFacts`, of the first sample that lacks anything.
     """
 
     names: list[str]
@@ -71,7 +72,7 @@ class FactGroup:
     remarks: dict[Remark, None] = field(default_factory=dict)
     unwritten: str = ""
 
-    def add(self, number: int, facts: Facts) -> None:
+    def add(self, number: int, facts: SampleFacts) -> None:
         """Add what a sample says."""
         if facts.attributes and len(self.attributes) <= MAX_KEPT:
             self.attributes[number] = facts.attributes
@@ -81,7 +82,7 @@ class FactGroup:
 
 
 @dataclass
-class AllFacts:
+class ArrayFacts:
     """What samples say besides their fields, or files if rows are samples. It is filled while they are looked at.
 
     Attributes:
@@ -90,7 +91,7 @@ class AllFacts:
         group_of: of each sample the number of its group, (n,).
         splits: those in which its tree lists a sample, by the number of the sample.
         ends: of each the row after each of its episodes; empty if rows are no episodes.
-        rows: as in `Facts`, of the last tree.
+        rows: as in `SampleFacts`, of the last tree.
         further: by the path of a file, further files that are read with it.
         used: what of the option `skip` names something.
         remarks: on trees.
@@ -136,7 +137,7 @@ class AllFacts:
                 number += 1
             yield headers
 
-    def _add(self, number: int, facts: Facts, path: str) -> None:
+    def _add(self, number: int, facts: SampleFacts, path: str) -> None:
         self.rows = facts.rows
         if facts.files:
             self.further[path] = list(dict.fromkeys([*self.further.get(path, ()), *facts.files]))

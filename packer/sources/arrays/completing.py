@@ -16,12 +16,13 @@ from natsort import natsorted
 
 from packer.errors import UsageError, as_text, first_few
 from packer.sources.arrays.choosing import Constant, constant_values
-from packer.sources.arrays.collecting import MAX_KEPT, AllFacts
+from packer.sources.arrays.collecting import MAX_KEPT, ArrayFacts
 from packer.sources.arrays.fields import ArrayLeaf, leaves_in, names_of, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.pairing import APART, are_one_table, choice_of
-from packer.sources.arrays.tree import open_tree, tree_files, without_suffix
-from packer.sources.arrays.units import LEFT_OUT, Remark, are_numbered
+from packer.sources.arrays.roots import are_numbered
+from packer.sources.arrays.tree import Remark, open_tree, tree_files, without_suffix
+from packer.sources.arrays.units import LEFT_OUT
 from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import join
@@ -31,7 +32,7 @@ from packer.sources.table import Files, LaidField, Row, SampleTable
 from packer.sources.units import UnitChoice, folder_of, pattern_of
 
 
-def complete(kind: str, source: TableSource, facts: AllFacts) -> Source:
+def complete(kind: str, source: TableSource, facts: ArrayFacts) -> Source:
     """Return a source with its names, constants, splits and origin, and what there is to say of it.
 
     Args:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packer.sources.arrays.collecting import AllFacts, agree
+from packer.sources.arrays.collecting import ArrayFacts, agree
 from packer.sources.arrays.completing import complete
 from packer.sources.arrays.pairing import pair
 from packer.sources.arrays.source import read_table
@@ -31,7 +31,7 @@ def _kind(name: str, *suffixes: str, **more: Any) -> Kind:
         suffixes,
         partial(look, name),
         read_table=partial(read_table, name),
-        facts=AllFacts,
+        facts=ArrayFacts,
         pair=partial(pair, name),
         agree=agree,
         complete=partial(complete, name),

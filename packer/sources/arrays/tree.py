@@ -111,6 +111,10 @@ class Entry(NamedTuple):
         return not (self.is_group or self.aside or self.problem)
 
 
+#: The beginning of a sentence, and one item that it lists; without a beginning the item is a sentence.
+Remark = tuple[str, str]
+
+
 class Unwritten(NamedTuple):
     """What of an array was never written.
 
