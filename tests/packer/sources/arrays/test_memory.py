@@ -16,7 +16,7 @@ from packer.convert import convert
 from packer.errors import SourceError
 from packer.sources import SourceOptions, base
 from packer.sources.arrays import source as reading
-from packer.sources.arrays.hdf5 import _faults_named as faults_named
+from packer.sources.arrays.hdf5_files import faults_named
 from packer.workers import memory_within
 from readers import PackedDataset
 
