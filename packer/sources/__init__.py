@@ -1,5 +1,6 @@
 """What a packed dataset is made from. A new source is one module that offers a `Source`."""
 
+from packer.sources.agreeing import agree_on_most
 from packer.sources.base import (
     BLOCK_BYTES,
     Block,
@@ -19,7 +20,7 @@ from packer.sources.files import TABLES, unreadable
 from packer.sources.finding import list_files, named_paths
 from packer.sources.keyed import named_by_table
 from packer.sources.kinds import Kind, all_kinds, kinds_with, pair_by_name, pair_in_order
-from packer.sources.looking import Header, agree_on_most
+from packer.sources.looking import Header
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, names_of, open_packed, read_names, shuffled_order

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import Field, FieldSpec
+from packer.sources.agreeing import difference
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, fits
-from packer.sources.headers import difference
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on

@@ -19,9 +19,10 @@ from typing import Any, Literal, Protocol
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
+from packer.sources.agreeing import agree_on_most
 from packer.sources.base import BLOCK_BYTES, Block, Source
 from packer.sources.files import IMAGES, FileSet
-from packer.sources.looking import Looked, agree_on_most
+from packer.sources.looking import Looked
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.pairing import Names, partners, stem
 from packer.sources.table import Files, Row, SampleTable

@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from packer.codecs import file_of, with_files
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES
+from packer.sources.agreeing import agree_on_most
 from packer.sources.base import LARGE_BYTES, LargeArray
 from packer.sources.files import LEROBOT_INFO, FileSet, unreadable
 from packer.sources.images import image_in
 from packer.sources.kinds import Kind
-from packer.sources.looking import Header, agree_on_most
+from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
 from packer.sources.table import Files, LaidField, Row, SampleTable
 from packer.sources.video import Frames, Video, look_at, sides_of, turned_sides

@@ -1,8 +1,11 @@
-"""What the headers of samples say, and the samples that agree: the third and the fourth step of opening a source."""
+"""What the headers of samples say: the third step of opening a source.
+
+It is kept in columns (numpy arrays), and each layout, all that many headers have in common, once. So a million files
+take some bytes each.
+"""
 
 from __future__ import annotations
 
-import contextlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,11 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, first_few
-from packer.sources.base import Source
-from packer.sources.headers import Columns, misfits, narrowed
 from packer.sources.table import Layout, SampleTable
 from packer.watcher import Watcher
-from packer.workers import Limits, call_guarded
 
 
 class Header(NamedTuple):
@@ -37,9 +37,6 @@ class Header(NamedTuple):
     span: tuple[int, int] | None = None
     rows: int | None = None
 
-
-#: Samples of one kind that are read at most, to find a good one.
-MOST_TRIED = 64
 
 #: Columns of what files lack, or have too much of, which `say_of_all` says: the pieces of a field that were never
 #: written, such as `chunk`; the samples of a file of rows that lack any; the bytes of a file of a field after its end.
@@ -114,79 +111,33 @@ def _within(table: SampleTable, roots: list[str], spans: NDArray[np.int64] | Non
     return msgspec.structs.replace(table, inputs=inputs, names=[text.strip("/") for text in names])
 
 
-def leave_out_unreadable(
-    table: SampleTable, open_as_source: Callable[[SampleTable], Source], watcher: Watcher, limits: Limits | None
-) -> SampleTable:
-    """Return the samples without those of a kind of most of which none can be read: it would leave out the good ones.
+class Columns(dict[str, "array[int]"]):
+    """Columns of integers by name, filled row by row; rows in which a column has no number have 0."""
 
-    Where samples differ in their fields, those of most are read until one is good. More than `MOST_TRIED` are believed.
-    `watcher.bad` is called with the error of each that is left out.
+    def put(self, row: int, numbers: Mapping[str, int]) -> None:
+        """Put a number into each column named; rows ascend."""
+        for name, number in numbers.items():
+            column = self.get(name)
+            (column if column is not None and len(column) == row else self._filled(name, row)).append(number)
 
-    Args:
-        open_as_source: returns the source of samples that are all of one kind.
-        limits: as `call_guarded` has them.
-    """
-    while table.layout_of is not None and len(counts := table.counts()) > 1 and not table.has_rows:
-        in_words = [{laid.name: laid.in_words for laid in layout} for layout in table.layouts]
-        _, apart = misfits(in_words, counts)
-        of_most = ~np.isin(table.layout_of, list(apart))
-        if not apart or of_most.sum() > MOST_TRIED:
-            return table
-        errors = list[SourceError]()
-        with contextlib.suppress(SourceError):  # of agreeing: then nothing is known
-            source = open_as_source(table.keep(of_most))
-            for result in call_guarded(_read_all, [source.slice(n, n + 1) for n in range(len(source))], limits):
-                if not isinstance(result, SourceError):
-                    return table
-                errors.append(result)
-        if not errors:
-            return table
-        for error in errors:
-            watcher.bad(SourceError(error.reason, error.path))  # without its sample, which is left out already
-        table = table.keep(~of_most)
-    return table
+    def arrays(self, rows: int) -> dict[str, NDArray[Any]]:
+        """Return the columns, (rows,) each, in the smallest type that holds its numbers."""
+        return {name: narrowed(np.array(self._filled(name, rows), np.int64)) for name in self}
+
+    def _filled(self, name: str, rows: int) -> array[int]:
+        column = self.setdefault(name, array("q"))
+        if len(column) < rows:
+            column.extend([0] * (rows - len(column)))
+        return column
 
 
-def _read_all(source: Source) -> None:
-    for _ in source.read():
-        pass
+def narrowed(column: NDArray[Any]) -> NDArray[Any]:
+    """Return integers in the smallest type that holds them all."""
+    ends = (column.min(), column.max()) if len(column) else (0, 0)
+    return column.astype(np.result_type(*map(np.min_scalar_type, ends)))
 
 
-def agree_on_most(
-    table: SampleTable,
-    watcher: Watcher,
-    sentence: str = "differs from most files: {how}; fix it or move it away",
-) -> SampleTable:
-    """Return the samples that have the fields of most; `watcher.bad` is called for each other one.
-
-    Args:
-        sentence: what is said of these; `{how}` is how they differ.
-
-    Raises:
-        SourceError: what `watcher.bad` raises; no sample is left.
-    """
-    in_words = [{laid.name: laid.in_words for laid in layout} for layout in table.layouts]
-    _, apart = misfits(in_words, table.counts())
-    return leave_out(table, apart, sentence, watcher)
-
-
-def leave_out(table: SampleTable, apart: Mapping[int, str], sentence: str, watcher: Watcher) -> SampleTable:
-    """Return the samples whose layouts are not `apart`: by number, how they differ from that of most.
-
-    `watcher.bad` is called for each other one, with `sentence` as `agree_on_most` has it, and the path of the first
-    field that is at fault.
-    """
-    if not apart or table.layout_of is None:
-        return table
-    is_apart = np.isin(table.layout_of, list(apart))
-    last = ""
-    for number in np.flatnonzero(is_apart).tolist():
-        how, paths = apart[int(table.layout_of[number])], table.row(number).paths
-        path = next((paths[name] for name in paths if f"field {name} " in how), next(iter(paths.values())))[0]
-        if path != last or not table.has_rows:  # a file of rows may be there in pieces
-            watcher.bad(SourceError(sentence.format(how=how), path))
-        last = path
-    return table.keep(~is_apart)
+# ---------------------------------------------------------------- what is odd in files
 
 
 def notes_of(table: SampleTable) -> list[str]:

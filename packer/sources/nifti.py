@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
+from packer.sources.agreeing import leave_out, misfits
 from packer.sources.dtypes import DoesNotFitError, check_casts, common_dtype, convert, holds
 from packer.sources.files import FileSet, open_raw, unreadable
-from packer.sources.headers import misfits
 from packer.sources.kinds import Kind, pair_by_name
-from packer.sources.looking import AFTER, Header, leave_out
+from packer.sources.looking import AFTER, Header
 from packer.sources.options import SourceOptions
 from packer.sources.table import Files, LaidField, Row, SampleTable, bounds_of
 from packer.watcher import Watcher

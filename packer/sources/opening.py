@@ -1,10 +1,10 @@
 """Opens the source that the words of a command line name, in five steps.
 
     find     which files, and of what kind               finding.py
-    pair     the files of several fields by name         Kind.pair
-    look     at their headers                            Kind.look
-    agree    which samples have the fields of most       Kind.agree
-    read     samples, when they are packed               Kind.read
+    pair     the files of several fields by name         Kind.pair     pairing.py
+    look     at their headers                            Kind.look     headers.py, looking.py
+    agree    which samples have the fields of most       Kind.agree    agreeing.py
+    read     samples, when they are packed               Kind.read     source.py
 
 What lies beside the samples, tables and lists, is opened by the same steps.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
+from packer.sources.agreeing import leave_out_unreadable
 from packer.sources.base import Source
 from packer.sources.beside import open_beside
 from packer.sources.derived import ArrayImageSource, LabelledSource, TextClassSource
@@ -29,7 +30,7 @@ from packer.sources.finding import find_kind, paths_by_field
 from packer.sources.headers import read_headers
 from packer.sources.keyed import beside_listed, beside_table, with_files
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
-from packer.sources.looking import leave_out_unreadable, look, say_of_all
+from packer.sources.looking import look, say_of_all
 from packer.sources.options import SourceOptions, columns_by_field, columns_of
 from packer.sources.pairing import share_out
 from packer.sources.proposals import pairs_proposal, text_proposal

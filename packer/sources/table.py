@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from packer.format import FieldSpec
 from packer.sources.files import join
-from packer.sources.headers import count_layouts
 
 Numbers: TypeAlias = Sequence[int] | NDArray[Any]
 #: Samples whose numbers are taken out of their columns together.
@@ -242,7 +241,9 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def counts(self) -> dict[int, int]:
         """Return how many samples, or files of samples, have each layout, by its number, in the order of the first."""
-        return count_layouts(self.numbers_of_layouts())
+        numbers, firsts, counts = np.unique(self.numbers_of_layouts(), return_index=True, return_counts=True)
+        order = np.argsort(firsts)
+        return dict(zip(numbers[order].tolist(), counts[order].tolist(), strict=True))
 
     def relaid(self, change: Callable[[LaidField], LaidField]) -> SampleTable:
         """Return the table with changes of its fields."""

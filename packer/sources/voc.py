@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 
 from packer.errors import SourceError, first_few
+from packer.sources.agreeing import agree_on_most
 from packer.sources.files import read_file
 from packer.sources.kinds import Kind
-from packer.sources.looking import Header, agree_on_most
+from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.watcher import Watcher

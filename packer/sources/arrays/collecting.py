@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.sources.agreeing import misfits
 from packer.sources.arrays.choosing import Constant
 from packer.sources.arrays.pairing import choice_of
 from packer.sources.arrays.tree import Remark
 from packer.sources.arrays.units import Listing, SampleFacts
-from packer.sources.headers import misfits
 from packer.sources.looking import Header, Looked, counts_of
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, SampleTable

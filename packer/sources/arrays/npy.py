@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
+from packer.sources.agreeing import usual
 from packer.sources.arrays.fields import leaves_of, rows_in_words
 from packer.sources.arrays.tree import CACHE_BYTES, Entry, FileGroup, Tree, never
 from packer.sources.files import refuse_pointer, unreadable
-from packer.sources.headers import usual
 from packer.sources.units import pattern_of
 from packer.threads import in_threads
 

@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 
 from packer.codecs import file_of, with_files
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
+from packer.sources.agreeing import agree_on_most
 from packer.sources.base import LARGE_BYTES, LargeArray, Source, changed
 from packer.sources.files import IMAGES, FileSet, is_lmdb, join
 from packer.sources.images import lmdb_folders, shown_in_words
 from packer.sources.images.lmdb_folders import TEXT
 from packer.sources.kinds import Kind, pair_by_name, unit_of
-from packer.sources.looking import AFTER, UNWRITTEN, Header, agree_on_most, unwritten_error
+from packer.sources.looking import AFTER, UNWRITTEN, Header, unwritten_error
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import names_by_folder, stem
 from packer.sources.source import TableSource

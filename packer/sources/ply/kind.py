@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
+from packer.sources.agreeing import difference, leave_out, misfits
 from packer.sources.base import faults_of
 from packer.sources.dtypes import DoesNotFitError, check_casts, convert
-from packer.sources.headers import difference, misfits, wait_if_large
+from packer.sources.headers import wait_if_large
 from packer.sources.kinds import Kind, pair_in_order
-from packer.sources.looking import AFTER, Header, counts_of, leave_out
+from packer.sources.looking import AFTER, Header, counts_of
 from packer.sources.options import SourceOptions
 from packer.sources.ply.clouds import CLOUDS
 from packer.sources.ply.fields import Grouping, Rule, corners_of, rules_of

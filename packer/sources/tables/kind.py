@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from packer.errors import SourceError, UsageError, first_few
+from packer.sources.agreeing import agree_on_most
 from packer.sources.base import BLOCK_BYTES, Block
 from packer.sources.dtypes import DoesNotFitError
 from packer.sources.files import suffix_of
 from packer.sources.kinds import Kind, pair_in_order
-from packer.sources.looking import Header, agree_on_most
+from packer.sources.looking import Header
 from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.sources.tables.arrow import ARROW, GROUP, PARQUET, faults, groups_of, leaves, stored

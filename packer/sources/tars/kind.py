@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from packer.errors import SourceError
+from packer.sources.agreeing import agree_on_most
 from packer.sources.base import faults_of
 from packer.sources.kinds import Kind, pair_in_order
-from packer.sources.looking import AFTER, Header, agree_on_most
+from packer.sources.looking import AFTER, Header
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.sources.tars.index import ADVICE, Entry, Member, OpenTar, bytes_after, index_of

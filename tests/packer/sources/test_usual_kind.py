@@ -13,7 +13,7 @@ from plyfile import PlyData, PlyElement
 from packer.convert import ConvertOptions, convert
 from packer.errors import NothingLeftError, SourceError
 from packer.sources import SourceOptions, open_sources
-from packer.sources.headers import usual
+from packer.sources.agreeing import usual
 from readers import PackedDataset
 from tests.helpers.kinds import write_hdf5
 from tests.helpers.picture_files import picture, save
