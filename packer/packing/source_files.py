@@ -94,16 +94,21 @@ class SeenFiles:
         return np.frombuffer(self._stamps, np.int64).reshape(-1, 2)[places]
 
 
-def changed_files(paths: Sequence[str], stamps: Stamps) -> dict[str, str]:
+def changed_files(
+    paths: Sequence[str], stamps: Stamps, when_read: Mapping[str, tuple[int, int]] = {}
+) -> dict[str, str]:
     """Return the files that are others than when they were planned, and what has changed.
 
     Args:
         stamps: of each of them, as it was then.
+        when_read: stamps of some by path, as they were when these had been read; the others are looked at now.
 
     Raises:
         SourceError: one is there, and cannot be looked at.
     """
-    now = np.array(list(in_threads(_stamp, paths)), np.int64).reshape(-1, 2)
+    others = [path for path in paths if path not in when_read]
+    known = {**when_read, **dict(zip(others, in_threads(_stamp, others), strict=True))} if others else when_read
+    now = np.array([known[path] for path in paths], np.int64).reshape(-1, 2)
     changed = {}
     for number in np.flatnonzero((now != stamps).any(1)).tolist():
         was, is_now = _in_words(*stamps[number].tolist()), _in_words(*now[number].tolist())

@@ -39,7 +39,7 @@ from packer.packing.places import Place
 from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected
 from packer.packing.source_files import Stamps, changed_files
-from packer.sources import BLOCK_BYTES, Block, Source, block_bytes, count, read_through
+from packer.sources import BLOCK_BYTES, Block, Source, block_bytes, count, read_through, stamps_when_read
 from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits, Lost, Reporter, keep_memory, run_in_processes
 
@@ -168,28 +168,32 @@ def _write_once(task: ShardTask, done: Callable[[int, int], object], step: Step)
             done(0 if len(task.source) else entry.samples, entry.bytes)
         skipped = rejected if task.skip else None
         digest = xxhash.xxh3_128()
+        when_read = stack.enter_context(stamps_when_read())
         for block, names in read_blocks(task.source, skipped, task.crashing, step, writer.encoded):
             bytes_before = writer.raw_bytes
             writer.add(block, count(block), names if task.base is None else None)
             if task.is_digested:
                 _digest_block(digest, block)
             done(count(block), writer.raw_bytes - bytes_before)
-        _check_unchanged(task, rejected)
+        _check_unchanged(task, rejected, when_read)
     samples_digest = digest.hexdigest() if task.is_digested else ""
     return finish_shard(task.place, task.run, number, draft, task.fields, rejected, samples_digest)
 
 
-def _check_unchanged(task: ShardTask, rejected: Mapping[int, Rejected]) -> None:
+def _check_unchanged(
+    task: ShardTask, rejected: Mapping[int, Rejected], when_read: Mapping[str, tuple[int, int]]
+) -> None:
     """Compare the files of a shard, which were read, with what they were when it was planned.
 
     Args:
         rejected: the samples that are skipped already.
+        when_read: what files were when they had been read.
 
     Raises:
         SourceError: one is another, and bad samples are not skipped.
         _ChangedFiles: samples are to be skipped for it.
     """
-    changed = {} if task.stamps is None else changed_files(task.source.files(), task.stamps)
+    changed = {} if task.stamps is None else changed_files(task.source.files(), task.stamps, when_read)
     if not changed:
         return
     if not task.skip:

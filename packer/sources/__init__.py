@@ -16,7 +16,7 @@ from packer.sources.base import (
 from packer.sources.beside import in_order_of
 from packer.sources.derived import ClassSource, FittedSource
 from packer.sources.encoding import decode_source, encode_source
-from packer.sources.files import TABLES, unreadable
+from packer.sources.files import TABLES, stamps_when_read, unreadable
 from packer.sources.finding import list_files, named_paths
 from packer.sources.keyed import named_by_table
 from packer.sources.kinds import Kind, all_kinds, kinds_with, pair_by_name, pair_in_order
@@ -75,5 +75,6 @@ __all__ = [
     "read_through",
     "runs",
     "shuffled_order",
+    "stamps_when_read",
     "unreadable",
 ]

@@ -18,6 +18,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -88,6 +90,9 @@ _HDF5_STARTS = (0, 512, 1024, 2048)
 
 #: How `os.open` opens a file to be read.
 READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+#: Files up to so many bytes are read by one call.
+_SMALL_BYTES = 2**16
+_stamps: ContextVar[dict[str, tuple[int, int]] | None] = ContextVar("stamps", default=None)
 
 _NUMBER = re.compile("[0-9]+")
 _WILDCARDS = "*?["
@@ -395,19 +400,50 @@ def open_raw(path: str) -> FileIO:
     return open(path, "rb", buffering=0)  # noqa: PTH123
 
 
-def read_file(path: str, most: int = -1) -> tuple[bytes, int]:
+def read_file(path: str, most: int | None = None) -> tuple[bytes, int]:
     """Return the bytes of a file, or its first `most`, and how many there are.
+
+    No file object is made, which would take as long as reading a small file.
 
     Raises:
         SourceError: it cannot be read, or is a pointer to data that git-LFS has not fetched.
     """
     try:
-        with open_raw(path) as file:
-            data, size = file.read(most), os.fstat(file.fileno()).st_size
+        descriptor = os.open(path, READ_ONLY)
+        try:
+            data, status = os.read(descriptor, _SMALL_BYTES if most is None else most), os.fstat(descriptor)
+            if most is None and len(data) < status.st_size:
+                data, status = _read_on(descriptor, data), os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise unreadable(error, path) from error
     refuse_pointer(data, path)
-    return data, size
+    if most is None and (stamps := _stamps.get()) is not None:
+        stamps[path] = status.st_size, status.st_mtime_ns
+    return data, status.st_size
+
+
+def _read_on(descriptor: int, start: bytes) -> bytes:
+    """Return all bytes of a file that begins with `start`."""
+    with FileIO(descriptor, closefd=False) as file:
+        file.seek(0)  # to read the start again takes less time than to copy all
+        return file.readall()
+
+
+@contextmanager
+def stamps_when_read() -> Iterator[dict[str, tuple[int, int]]]:
+    """Yield the sizes, and times of change in nanoseconds, of files as they were when they had been read in the block.
+
+    By path; of those alone that are read whole by `read_file`, which looks at the open file: that is half the work of
+    another look at the path.
+    """
+    stamps: dict[str, tuple[int, int]] = {}
+    token = _stamps.set(stamps)
+    try:
+        yield stamps
+    finally:
+        _stamps.reset(token)
 
 
 def unreadable(error: BaseException, path: str, reason: str = "") -> PackerError:

@@ -20,7 +20,7 @@ from PIL import Image
 from packer.codecs import EncodedImage, bytes_after
 from packer.errors import SourceError
 from packer.sources.base import faults_of
-from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of, unreadable
+from packer.sources.files import IMAGES, READ_ONLY, read_file, refuse_pointer, suffix_of, unreadable
 from packer.sources.images import pillow, png, tiff
 from packer.sources.images.pixels import (
     CHANNELS,
@@ -177,20 +177,18 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
 def read_bytes(path: str, place: ByteRange | bytes | None = None, most: int | None = None) -> tuple[bytes, int]:
     """Return all bytes of an image, or the first `most`, and how many there are; arguments as for `read_header`.
 
-    No file object is made, which would take as long as reading a small image.
-
     Raises:
         SourceError: the file cannot be read, or has become shorter than the place says.
     """
+    if place is None:
+        return read_file(path, most)
     if isinstance(place, bytes):
         return place[:most], len(place)
     try:
-        descriptor = os.open(path if place is None else place.file, READ_ONLY)
+        descriptor = os.open(place.file, READ_ONLY)
         try:
-            nbytes = os.fstat(descriptor).st_size if place is None else place.size
-            if place is not None:
-                os.lseek(descriptor, place.offset, os.SEEK_SET)
-            count = nbytes if most is None else min(most, nbytes)
+            os.lseek(descriptor, place.offset, os.SEEK_SET)
+            count = place.size if most is None else min(most, place.size)
             data = os.read(descriptor, count)
             while len(data) < count and (more := os.read(descriptor, count - len(data))):
                 data += more  # a call gives 2 GiB at most
@@ -198,9 +196,9 @@ def read_bytes(path: str, place: ByteRange | bytes | None = None, most: int | No
             os.close(descriptor)
     except OSError as error:
         raise unreadable(error, path) from error
-    if place is not None and len(data) < count:
+    if len(data) < count:
         raise SourceError("was cut short while it was read; run again when nothing writes to it", path)
-    return data, nbytes
+    return data, place.size
 
 
 def _shown(path: str, place: ByteRange | bytes | None) -> str:

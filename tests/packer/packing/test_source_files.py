@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from packer.convert import convert, convert_part
 from packer.errors import SourceError
@@ -80,6 +81,32 @@ def test_a_file_that_changes_after_it_was_read(sources: Path, tmp_path: Path) ->
     report = convert(str(sources), out, source=SAMPLES, workers=0, on_error="skip", watcher=Watcher(done=done))
     assert [bad.file for bad in report.rejected] == [str(file)]
     assert report.samples == sum(changed) == 5
+
+
+def test_images_are_looked_at_once_while_they_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that changed before it was read is skipped, small or large; of others no path is looked at again."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    values = np.random.default_rng(0)
+    for number, side in enumerate((4, 200, 4, 200)):
+        Image.fromarray(values.integers(0, 255, (side, side, 3), np.uint8)).save(folder / f"{number}.png")
+    looked_at, real = list[str](), os.stat
+
+    def stat(path: Any, **more: Any) -> os.stat_result:
+        looked_at.append(str(path))
+        return real(path, **more)
+
+    def step(name: str, done: int, total: int | None) -> None:
+        if name == PACKING and not done:
+            for number in (2, 3):
+                os.utime(folder / f"{number}.png", (1, 1))
+            monkeypatch.setattr(os, "stat", stat)
+
+    watcher = Watcher(step=step)
+    report = convert(str(folder), tmp_path / "out", workers=0, codec="none", on_error="skip", watcher=watcher)
+    assert [Path(bad.file or "").name for bad in report.rejected] == ["2.png", "3.png"]
+    assert report.samples == 2
+    assert not [path for path in looked_at if path.endswith(("0.png", "1.png"))]
 
 
 def test_a_manifest_keeps_no_secret_of_a_url() -> None:
