@@ -5,6 +5,7 @@ $ scripts/compare --only FFCV --only packer --json compare.json
 $ scripts/compare --only photographs         # random resized crops of JPEG files, on their own
 $ scripts/compare --only video               # windows of mp4 files and of packed ones, on their own
 $ scripts/compare --only stream              # epochs over a bucket larger than the cache, on their own
+$ scripts/compare --only hub                 # rows of Parquet and tars of JPEG files, on their own
 $ scripts/compare --only training            # random crops of pairs and windows of episodes, on their own
 $ scripts/compare --docs                    # writes docs/compare.json, its pictures, and the tables of docs/compare.md
 $ scripts/compare --read docs/compare.json --docs      # the same of results that are there
@@ -31,7 +32,7 @@ from benchmark.command import frames_by, parser_of
 from benchmark.measuring import Rounds, epochs, files_of, measured, warm
 from benchmark.store import Bench
 
-from comparing import photographs, stream, training, video
+from comparing import hub, photographs, stream, training, video
 from comparing.inputs import WORKLOADS, Loose, Workload, loose
 from comparing.systems import SYSTEMS, Ours, System
 from packer.errors import UsageError, WriteError
@@ -70,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     return 0
                 if options.only == [video.NAME]:
                     print(video.compare(bench.folder / "video"))
+                    return 0
+                if options.only == [hub.NAME]:
+                    print(hub.compare(bench.folder / "hub", bench.rounds.least, bench.scale))
                     return 0
                 if options.only == [training.NAME]:
                     print(training.compare(bench, bench.rounds.least))

@@ -12,9 +12,10 @@ import av
 import numpy as np
 import pictures
 import pytest
+import torch
 from benchmark.measuring import Rounds, WrongContentError, checksum
 from benchmark.store import Bench
-from comparing import command, photographs, training, video
+from comparing import command, hub, photographs, training, video
 from comparing.inputs import WORKLOADS, Loose
 from comparing.systems import SYSTEMS, Ours
 
@@ -157,3 +158,29 @@ def test_what_training_loops_are_given_is_compared_on_its_own(
     sums = {name: sum(checksum(batch) for batch in begin()) for name, begin in ways.items()}
     assert len(sums) >= 5
     assert len(set(sums.values())) == 1
+
+
+# Loaders keep their worker processes.
+@pytest.mark.keeps_open
+def test_what_lies_on_the_hub_is_compared_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and pictures are packed and read by every system that is here, and are the same in all."""
+    monkeypatch.setattr(training, "SECONDS", 0.0)
+    monkeypatch.setattr(hub, "TARS", 2)
+    sums: dict[str, set[int]] = {}
+
+    def measure(ways: hub.Ways, rounds: int) -> dict[str, training.Rates]:
+        sums[" ".join(ways)] = {
+            sum(checksum(dict(enumerate(_values(batch)))) for batch in begin()) for begin in ways.values()
+        }
+        return training.measure(ways, rounds)
+
+    monkeypatch.setattr(hub, "measure", measure)
+    tables = hub.compare(tmp_path / "hub", 1, 1 / 250)
+    names = {name for name, *rates in re.findall(r"^\| (\w.*?) \| ([\d,.]+) \|", tables, re.M) if all(rates)}
+    for name in ("pq.read_table, and cp", "WebDataset", "loose files", "packer, of the tars", "packer, auto"):
+        assert any(one.startswith(name) for one in names)
+    assert [len(one) for one in sums.values()] == [1, 1]
+
+
+def _values(batch: Any) -> list[torch.Tensor]:
+    return [torch.as_tensor(values) for values in (batch.values() if isinstance(batch, dict) else batch)]
