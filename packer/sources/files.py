@@ -291,7 +291,8 @@ def find(text: str, watcher: Watcher = NOBODY) -> FileSet:
         fixed = len(fixed_folder(text))
         folder, entries = _text(Path(text[:fixed])), _matches(text, fixed)
     else:
-        raise UsageError(f"{text}: there is no such file or folder; check the path")
+        advice = "{a,b} and {1..9} are for the shell, without quotes; or write *" if "{" in text else "check the path"
+        raise UsageError(f"{text}: there is no such file or folder; {advice}")
     names, odd = list[str](), set[str]()
     for name, regular in watcher.watch(entries, FINDING):
         names.append(name)

@@ -134,6 +134,12 @@ def find_kind(
 def _in_python(file_set: FileSet) -> str:
     """Return what to do with files of no known kind: of a common one, the lines of Python that pack them."""
     ((suffix, _),) = Counter(map(suffix_of, file_set.files)).most_common(1) or [("", 0)]
+    if suffix == ".json":
+        path = file_set.path(file_set.files[0])
+        return (
+            f"; a .json of COCO lies beside its images: image=FOLDER boxes={path}; a list of records as lines:\n"
+            f"  python -c 'import json, sys; [print(json.dumps(r)) for r in json.load(sys.stdin)]' < {path} > a.jsonl"
+        )
     if suffix not in _IN_PYTHON:
         return _OTHERS
     return (

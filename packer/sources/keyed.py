@@ -7,6 +7,7 @@ faces.csv --files image_name           the rows of faces.csv, each with the imag
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -292,6 +293,8 @@ def _opened(
     more = f" (one of {count:,} such rows)" if count > 1 else ""
     for row, text in enumerate(texts):
         if text.strip() in missing:
+            if more and len(missing) == len(names) and (file := _with_suffix(path_of(text.strip()))):
+                more += f", but {file}: image={folder or '.'} label={path} goes by names without suffix"
             reason = (
                 f"row {row:,}: {column} names {text!r}, but there is no such file in {folder or 'this folder'}{more}"
             )
@@ -308,6 +311,11 @@ def _opened(
     if len(numbers) != len(source):
         raise UsageError(f"--files {column}: each file must be one sample")
     return source, [numbers.get(path_of(text.strip()), -1) for text in texts]
+
+
+def _with_suffix(path: str) -> str:
+    """Return the name of a file that is called so, but for its suffix; empty if there is none."""
+    return next((file.name for file in Path(path).parent.glob(f"{glob.escape(Path(path).name)}.*")), "")
 
 
 # ---------------------------------------------------------------- views of fields

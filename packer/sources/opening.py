@@ -33,7 +33,7 @@ from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suf
 from packer.sources.looking import look, say_of_all
 from packer.sources.options import SourceOptions, columns_by_field, columns_of
 from packer.sources.pairing import share_out
-from packer.sources.proposals import pairs_proposal, text_proposal
+from packer.sources.proposals import files_proposal, pairs_proposal, text_proposal
 from packer.sources.source import TableSource
 from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits
@@ -79,7 +79,7 @@ def open_sources(
         lists = {name: _open_list(name, file_set, watcher) for name, (kind, file_set) in found.items() if kind == _LIST}
         files = {name: kinded for name, kinded in found.items() if name not in {*tables, *lists}}
         if files:
-            of_files, of_tables = _options_of(options, set(files), bool(tables))
+            of_files, of_tables = _options_of(options, {name: kind for name, (kind, _) in files.items()}, bool(tables))
             source = _open_files(files, paths, of_files, watcher, limits, as_extra_fields)
             for name, file_set in tables.items():
                 table = _open_table({"": file_set}, of_tables, watcher)
@@ -139,15 +139,17 @@ def _filled(options: SourceOptions, usual: SourceOptions, kinds: set[str]) -> So
     )
 
 
-def _options_of(options: SourceOptions, others: set[str], has_tables: bool) -> tuple[SourceOptions, SourceOptions]:
-    """Return the options of the sources `others`, and those of the tables beside them."""
+def _options_of(
+    options: SourceOptions, others: Mapping[str, str], has_tables: bool
+) -> tuple[SourceOptions, SourceOptions]:
+    """Return the options of other sources, whose kinds are given by field, and those of the tables beside them."""
     if not (others and has_tables):
         return options, options
     columns = columns_by_field(options)
     texts = {name: f"{name}={text}" if name else text for name, text in columns.items()}
     usual, names = SourceOptions(), all_kinds()[TABLES].options
     of_tables = replace(usual, **{name: getattr(options, name) for name in names if name not in ("files", "root")})
-    shared = {name for name in names if set(kinds_with(name)) != {TABLES}}
+    shared = {name for name in names if {*others.values()} & {*kinds_with(name)}}
     of_others = replace(options, **{name: getattr(usual, name) for name in names if name not in shared})
     return (
         replace(of_others, columns=tuple(text for name, text in texts.items() if name in {"", *others})),
@@ -175,6 +177,7 @@ def _open_tables(
         raise UsageError(f"--root {options.root} is for columns that name files; --files COLUMN says which")
     table = _open_table(tables, options, watcher)
     if not options.files:
+        table.remarks += [] if as_extra_fields else files_proposal(table)
         return table
 
     open_files = partial(_open_column, options=options, watcher=watcher, limits=limits)

@@ -63,7 +63,7 @@ class SourceOptions:
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
             one field, such as boxes=cls,x,y,w,h:float32 of files beside images. Tables: columns that are one field,
-            such as points=part_*:float32:68,2.
+            such as points=part_*:float32:68,2; or lists that all have so many values, such as v=emb:float32:512.
         missing: Fields of files beside images, such as boxes: a sample without a file of this field has an empty value.
         pick: HDF5, zarr and npy: take this array, under this name.
         skip: HDF5, zarr and npy: leave out a field, group or array; a column of tables, a suffix of

@@ -258,7 +258,7 @@ def _chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
         ((twice, _),) = Counter(order).most_common(1)
         raise UsageError(f"--list {path} names {paired.names[twice]} twice; remove one of the lines")
     left = len(paired.names) - len(order)
-    note = f"{left:,} {'sample is' if left == 1 else 'samples are'} not in --list {path} and are not packed"
+    note = f"{left:,} {'sample is' if left == 1 else 'samples are'} not in --list {path}, and not packed"
     names = [paired.names[number] for number in order]
     taken = set(names)
     listed = paired._replace(

@@ -1,4 +1,4 @@
-"""Sentences that propose another command for images: with the texts beside them, or as pairs."""
+"""Sentences that propose another command: for images with the texts beside them, or as pairs; for tables of files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from packer.sources.files import TEXT, FileSet, decode_text, join
+from packer.errors import SourceError
+from packer.sources.files import TEXT, FileSet, decode_text, join, suffix_of
 from packer.sources.finding import BOXES
+from packer.sources.kinds import suffixes
 from packer.sources.pairing import stem
+from packer.sources.source import TableSource
 
 #: Numbers in a line of boxes, as YOLO has them: class, middle, width and height.
 _BOX = 5
 #: Folders of images are taken for fields of pairs if there are no more.
 _MOST_FIELDS = 4
+_LONGEST_NAME = 256
 
 
 def text_proposal(name: str, file_set: FileSet) -> str:
@@ -38,6 +42,22 @@ def _proposal(name: str, file_set: FileSet, texts: Sequence[str], words: str) ->
         f"{len(texts):,} {TEXT} are named like images; to pack them as well: packer convert "
         f"{name or 'image'}={shlex.quote(file_set.text)} {words} OUT"
     )
+
+
+def files_proposal(table: TableSource) -> list[str]:
+    """Return a sentence for a column of CSV or JSON whose first value is the path of a file that can be packed."""
+    from packer.sources.tables.text import CSV, JSON  # here, since images need no tables
+
+    path, proposals = Path(table.table.row(0).path), list[str]()
+    names = [spec.name for spec in table.fields if spec.kind == "text"]
+    with contextlib.suppress(SourceError):
+        first = next(table.slice(0, 1).only(names).read()) if names and suffix_of(path.name) in CSV + JSON else {}
+        for name, (value,) in first.items():
+            file = path.parent / str(value).strip()
+            if len(str(value)) < _LONGEST_NAME and suffix_of(file.name) in suffixes() and file.is_file():
+                words = f"packer convert {shlex.quote(str(path))} OUT --files {shlex.quote(name)}"
+                proposals.append(f"{name} names files, and is packed as text; to pack what they hold: {words}")
+    return proposals
 
 
 def pairs_proposal(file_set: FileSet) -> str:

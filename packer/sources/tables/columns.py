@@ -52,6 +52,12 @@ def with_joined(layout: Layout, options: SourceOptions) -> Layout:
             if not fitting:
                 raise UsageError(f"--columns {field}: no column is {pattern}; columns are {_names(layout)}")
             members += [laid for laid in fitting if laid not in members]
+        is_list = len(members) == 1 and shape_text and members[0].kind == "array" and None in members[0].shape
+        if is_list and not is_joined(members[0]):  # of which each row has as many values
+            dtype = dtype or members[0].dtype
+            lists = members[0]._replace(shape=tuple(map(int, shape_text.split(","))), detail=Members(tuple(members)))
+            layout = tuple(lists._replace(name=field, dtype=dtype) if laid == members[0] else laid for laid in layout)
+            continue
         if odd := [laid for laid in members if laid.shape or laid.kind != "array" or is_joined(laid)]:
             raise UsageError(
                 f"--columns {field}: column {odd[0].name} is {odd[0].in_words}, but one number is expected"

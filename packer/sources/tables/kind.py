@@ -35,6 +35,8 @@ from packer.watcher import Watcher
 
 #: Numbers of a group or piece: the row of the file with which it begins, or the bytes it is in.
 _FIRST, _OFFSET, _SIZE = "first", "offset", "size"
+#: How the types of times begin, whose unit follows.
+_TIMES = ("timestamp", "date", "time", "duration")
 #: Bytes of pixels of each byte of a picture, about.
 _PIXELS = 16
 _MISFIT = "lists of one value have several lengths, or a number does not fit; --skip the column"
@@ -120,6 +122,8 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         raise SourceError(f"column {empty[0]} has no value in any row; --skip {empty[0]} leaves it out", path)
     if not table.layouts[0]:
         raise UsageError(f"--skip leaves no column; columns are {first_few(names)}")
+    if times := [f"{laid.name} in {laid.in_words}" for laid in table.layouts[0] if laid.in_words.startswith(_TIMES)]:
+        remarks.append(f"times are whole numbers, and the manifest has their units: {first_few(times)}")
     order = {laid.name: number for number, laid in enumerate(table.layouts[0])}  # files may have another one
     in_order = [tuple(sorted(layout, key=lambda laid: order[laid.name])) for layout in table.layouts]
     joined = [with_joined(layout, options) for layout in in_order]
@@ -129,8 +133,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
 def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
     """Return the names of classes, those of `label` as the manifest has them, and the units of times."""
     classes = {laid.name: list(laid.detail) for laid in table.layouts[0] if laid.in_words == CLASS}
-    units = ("timestamp", "date", "time", "duration")
-    times = {laid.name: laid.in_words for laid in table.layouts[0] if laid.in_words.startswith(units)}
+    times = {laid.name: laid.in_words for laid in table.layouts[0] if laid.in_words.startswith(_TIMES)}
     own = {"classes": classes.pop("label", None), "categories": classes, "times": times, "fill": dict(options.fill)}
     return {name: value for name, value in own.items() if value}
 

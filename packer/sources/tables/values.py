@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from packer.errors import UsageError, first_few
+from packer.errors import SourceError, UsageError, first_few
 from packer.sources.dtypes import convert
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField
@@ -74,6 +75,13 @@ def values_of(rows: Mapping[str, Any], laid: LaidField, options: SourceOptions) 
     """
     if isinstance(laid.detail, Members):
         shape = [n or 0 for n in laid.shape if not isinstance(n, str)]
+        if laid.detail.fields[0].shape:
+            lists = [convert(values, laid.dtype) for values in _nested(rows[laid.detail.fields[0].name])]
+            for values in lists:
+                if values.shape not in (tuple(shape), (math.prod(shape),)):
+                    counts = (" x ".join(map(str, numbers)) for numbers in (values.shape, shape))
+                    raise SourceError("column {} has {} values, where {} are expected".format(laid.name, *counts))
+            return np.stack(lists).reshape(len(lists), *shape)
         values = np.stack([convert(_nested(rows[field.name]), laid.dtype) for field in laid.detail.fields], axis=1)
         return values.reshape(len(values), *shape)
     array = rows[laid.name]

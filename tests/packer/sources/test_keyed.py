@@ -131,6 +131,21 @@ def test_what_a_column_names_is_the_field(folder: Path) -> None:
     assert report.samples == 5
 
 
+def test_names_of_files_are_said_to_be_text(folder: Path) -> None:
+    """The remark has the command that packs the files; where names lack suffixes, the error has the other one."""
+    (remark,) = opened(folder, "x,at\n1,images/a.png\n2,images/b.png\n").remarks
+    assert remark.endswith("t.csv OUT --files at")
+    assert opened(folder, "x,at\n1,not/there.png\n").remarks == []
+    with pytest.raises(SourceError, match=r"but a\.png: image=\S+images label=\S+t\.csv goes by names without suffix"):
+        opened(folder, "id,x\na,1\nb,2\n", files=("id",), root=str(folder / "images"))
+
+
+def test_columns_of_a_table_beside_pictures_are_left_out(folder: Path) -> None:
+    """`--skip` is for the table then, as its errors propose."""
+    source = opened(folder, "id,x,y\na,1,\nb,2,3\nc,4,5\n", *BESIDE, skip=("y",))
+    assert read_each(source)["label"] == [1, 2, 4]
+
+
 def test_a_file_that_is_not_there_is_named_with_its_row(folder: Path) -> None:
     """--on-error skip leaves out the row; names that are different are those of the samples."""
     text = "image,n\nimages/b.png,1\nimages/d.png,2\nimages/a.png,3\n"

@@ -78,6 +78,7 @@ def test_each_type_of_arrow_is_a_field(tmp_path: Path, suffix: str) -> None:
     source = open_sources([path])
     assert source.origin["classes"] == ["cat", "dog"]
     assert source.origin["times"] == {"at": "timestamp[us]"}
+    assert source.remarks == ["times are whole numbers, and the manifest has their units: at in timestamp[us]"]
 
 
 def test_each_group_of_rows_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +162,19 @@ def test_thousands_of_columns(tmp_path: Path) -> None:
         (tmp_path / file).write_text(f"{mark.join(names)}\n{mark.join(map(str, values))}\n", encoding="utf-8-sig")
     assert rows(tmp_path / "a.csv") == {name: [value] for name, value in zip(names, values, strict=True)}
     assert rows(tmp_path / "b.csv", delimiter=";", columns=("x=c*",)) == {"x": [values]}
+
+
+def test_lists_of_one_length_are_arrays(tmp_path: Path) -> None:
+    """As pandas and polars write embeddings: --columns says their length and type; a row of another one is named."""
+    table = pa.table(
+        {"e": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "m": [[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[1, 2, 3, 4]]]}
+    )
+    path = written(tmp_path / "a.parquet", table)
+    source = open_sources([path], SourceOptions(columns=("v=e:float32:2",), skip=("m",)))
+    assert [(spec.name, spec.dtype, spec.shape) for spec in source.fields] == [("v", "float32", (2,))]
+    assert np.array_equal(read_each(source)["v"], [[1, 2], [3, 4], [5, 6]])
+    with pytest.raises(SourceError, match="row 2: column m has 1 x 4 values, where 2 x 2 are expected"):
+        rows(path, columns=("m=m:int8:2,2",))
 
 
 def test_classes_of_several_files_have_one_number(tmp_path: Path) -> None:
