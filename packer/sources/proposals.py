@@ -46,7 +46,7 @@ def _proposal(name: str, file_set: FileSet, texts: Sequence[str], words: str) ->
 
 def files_proposal(table: TableSource) -> list[str]:
     """Return a sentence for a column of CSV or JSON whose first value is the path of a file that can be packed."""
-    from packer.sources.tables.text import CSV, JSON  # here, since images need no tables
+    from packer.sources.tables import CSV, JSON  # here, since images need no tables
 
     path, proposals = Path(table.table.row(0).path), list[str]()
     names = [spec.name for spec in table.fields if spec.kind == "text"]

@@ -2,5 +2,6 @@
 
 from packer.sources.tables.arrow import faults
 from packer.sources.tables.kind import KIND
+from packer.sources.tables.text import CSV, JSON
 
-__all__ = ["KIND", "faults"]
+__all__ = ["CSV", "JSON", "KIND", "faults"]
