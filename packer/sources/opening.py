@@ -28,9 +28,10 @@ from packer.sources.encoded import EncodedSource
 from packer.sources.files import TABLES, TEXT, FileSet, of_one_kind
 from packer.sources.finding import find_kind, paths_by_field
 from packer.sources.headers import read_headers
-from packer.sources.keyed import beside_listed, beside_table, with_files
+from packer.sources.keyed import beside_listed, beside_table
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
 from packer.sources.looking import look, say_of_all
+from packer.sources.named_files import with_files
 from packer.sources.options import SourceOptions, columns_by_field, columns_of
 from packer.sources.pairing import share_out
 from packer.sources.proposals import files_proposal, pairs_proposal, text_proposal
