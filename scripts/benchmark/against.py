@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -64,7 +65,7 @@ class Version:
 
     def ask(self, work: str, **arguments: Any) -> int:
         """Return what a function of `inside.py` returns there."""
-        converts = work == "convert"
+        converts = work in ("convert", "append")
         if converts not in self._processes:
             self._processes[converts] = self._started()
         return int(_answer(self._processes[converts], work, arguments))
@@ -170,6 +171,23 @@ def _converting(sources: Callable[[Bench], list[str]], codec: str) -> Measure:
     return side
 
 
+def _appending(bench: Bench, version: Version) -> Side:
+    """Append many pairs to a dataset of one, which has another name."""
+    sources, out = _small(bench), bench.scratch(f"{version.name}.packed")
+    first = bench.scratch("first")
+    for field, _, folder in (source.partition("=") for source in sources):
+        (first / field).mkdir(parents=True)
+        shutil.copy(files_of(Path(folder))[0], first / field / "first.png")
+
+    def prepare() -> None:
+        bench.scratch(out.name)
+        version.ask("convert", sources=pair_sources(first), out=str(out), codec="none")
+        os.sync()
+
+    read = [file for source in sources for file in files_of(Path(source.rpartition("=")[2]))]
+    return Side(version.name, partial(version.ask, "append", sources=sources, out=str(out)), read, prepare)
+
+
 def _opening(bench: Bench, version: Version) -> Side:
     size = max(4 * min(TINY_ROWS, bench.some(TINY_ROWS)) // SHARDS, 4096)
     path = version.packed(bench, [f"x={bench.folder_of(tiny_rows)}/x.npy"], codec="none", shard_size=size)
@@ -212,6 +230,7 @@ ROWS: dict[str, Measure] = {
     "convert rows, HDF5, none": _converting(_rows, "none"),
     "convert rows, folder of .npy, none": _converting(_npy, "none"),
     "convert pairs 16/64, PNG, lz4": _converting(_small, "lz4"),
+    "append pairs 16/64, PNG, none": _appending,
     "convert clouds, binary PLY, none": _converting(_clouds, "none"),
     "open 100 shards of 10,000,000 rows": _opening,
     "cold, random samples of 48 kB, none": _cold,

@@ -42,6 +42,13 @@ def convert(sources: list[str], out: str, **options: Any) -> int:
     return convert(sources, out, workers=0, **options).samples
 
 
+def append(sources: list[str], out: str) -> int:
+    """Append files to a dataset by one process; return how many samples were added."""
+    from packer.append import append
+
+    return append(out, sources, workers=0).added
+
+
 @lru_cache(maxsize=1)
 def _loader(path: str, batch: int, way: str = "Loader") -> Any:
     from torch.utils.data import DataLoader  # converting is done without torch

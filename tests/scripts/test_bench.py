@@ -217,7 +217,7 @@ def test_a_commit_is_measured_next_to_the_code(
     monkeypatch.setattr(command, "QUICK", (ONCE, TINY))
     monkeypatch.setattr(command, "ROUNDS", ONCE)
     monkeypatch.setattr(against, "LEAST", 0.0)
-    rows = ["rows, none", "convert clouds", "open 100", "cold"]
+    rows = ["rows, none", "append pairs", "open 100", "cold"]
     arguments = ["--against", "HEAD", "--data", str(tmp_path), *(word for row in rows for word in ("--only", row))]
     assert command.main(arguments) == 0
     header, *lines = capsys.readouterr().out.splitlines()
