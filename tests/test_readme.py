@@ -17,6 +17,7 @@ import public
 import pytest
 import readme
 from environment import HAS_FRAMEWORKS
+from here import in_this_process
 
 import packer
 import readers
@@ -62,7 +63,8 @@ def test_a_page_does_what_it_shows(page: Path, demo_data: Path) -> None:
     `docs/have/datasets.md` takes 12 s for its forty commands, several times as long on a busy machine.
     """
     text = page.read_text()
-    assert readme.refreshed(text, demo_data) == text
+    with in_this_process():
+        assert readme.refreshed(text, demo_data) == text
     gc.collect()  # what a package left open warns here, and not in the next test
 
 

@@ -7,7 +7,7 @@ import pickle
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from packer.join import join
 from packer.packing import LocalPlace, open_source
 from packer.sources import Source, all_kinds, decode_source, encode_source, open_packed
 from packer.verify import verify
+from tests.helpers.here import in_this_process
 from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
 
 
@@ -95,10 +96,10 @@ def facts(source: Source) -> tuple[object, ...]:
 
 
 @pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def _here() -> Iterator[None]:
     """Spares the start of hundreds of processes."""
-    for command in ("verify", "repair"):
-        monkeypatch.setattr(f"packer.cli.{command}.processors", lambda: 0)
+    with in_this_process():
+        yield
 
 
 def test_files_that_change_while_they_are_packed_are_named(
