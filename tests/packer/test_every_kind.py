@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ from packer.format import Constants
 from packer.format import manifest as manifests
 from packer.join import join
 from packer.packing import LocalPlace, open_source
-from packer.sources import Source, all_kinds, decode_source, encode_source, open_packed
+from packer.sources import Source, TableSource, all_kinds, decode_source, encode_source, open_packed
 from packer.verify import verify
 from tests.helpers.here import in_this_process
 from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
@@ -124,7 +126,10 @@ def test_files_that_change_while_they_are_packed_are_named(
 
 
 def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples have the dtypes and shapes that were said of them, again and in pickled or encoded parts."""
+    """Samples have the dtypes and shapes that were said of them, again and in pickled or encoded parts.
+
+    All are those of a table. Without names, the origin says from which files they are.
+    """
     opened: list[Source] = []
     whole = open_source
 
@@ -138,6 +143,11 @@ def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pyt
     assert source.kind in (KINDS[kind].source, "episodes")
     assert not [file for file in source.files() if not Path(file).exists()]
     assert source.names is None or len(set(source.names)) == len(source.names) == len(source)
+    inner = source
+    while not isinstance(inner, TableSource):
+        inner = vars(inner)["_source"]
+    origin = json.dumps(msgspec.to_builtins(source.origin))
+    assert source.names or [path for path in tmp_path.rglob("*.*") if path.name in origin]
     held = samples(source)
     for spec in source.fields:
         assert len(held[spec.name]) == len(source)
