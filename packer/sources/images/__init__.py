@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer.codecs import EncodedImage
-    from packer.sources.images.pixels import ImageHeader, ImageOptions
+    from packer.sources.images.pixels import ImageHeader
     from packer.sources.options import SourceOptions
 
 __all__ = [
@@ -53,10 +53,12 @@ def header_in(file: bytes | tuple[str, int, int], field: str, options: SourceOpt
     Args:
         file: its bytes; or the path of the file in which they lie, where they begin, and how many there are.
     """
-    from packer.sources.images import formats
+    from packer.sources.images import formats, pixels
 
     place = file if isinstance(file, bytes) else formats.ByteRange(*file)
-    header = formats.read_header(f"{field}." if isinstance(file, tuple) else field, _reading(field, options), place)
+    header = formats.read_header(
+        f"{field}." if isinstance(file, tuple) else field, pixels.reading_of(field, options), place
+    )
     if header.stack:
         raise SourceError("holds a stack of images where one is expected; pack such files by themselves", field)
     return header
@@ -71,13 +73,6 @@ def image_in(file: bytes, field: str, options: SourceOptions) -> NDArray[Any]:
     Raises:
         SourceError: it is no image, damaged, too large, or cannot be read without loss; its path is the field.
     """
-    from packer.sources.images import formats
+    from packer.sources.images import formats, pixels
 
-    return formats.read_image(field, _reading(field, options), file)
-
-
-def _reading(field: str, options: SourceOptions) -> ImageOptions:
-    from packer.sources.images.pixels import MAX_PIXELS, ImageOptions, is_mask_name
-
-    palette = options.palette or ("index" if is_mask_name(field) and not options.mode else "colour")
-    return ImageOptions(options.mode, palette, options.max_pixels or MAX_PIXELS, options.orient)
+    return formats.read_image(field, pixels.reading_of(field, options), file)

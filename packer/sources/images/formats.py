@@ -33,18 +33,21 @@ from packer.sources.images.pixels import (
     check_mode,
     convert,
     inflated,
-    is_mask_name,
     is_srgb,
     oriented,
     oriented_header,
+    reading_of,
     turn_in,
 )
+from packer.sources.options import SourceOptions
 
 #: Bytes that are read of a file to see its header; the pixels of most PNG files begin within this.
 HEAD_BYTES = 1024
 #: Bytes of a JPEG that lies in another file that are read for its header; of few it is longer.
 JPEG_HEAD_BYTES = 2**16
 
+#: Options where none are given.
+_USUAL = SourceOptions()
 _JPEG_END = b"\xff\xd9"
 #: Formats, named as in `packer.sources.files.IMAGES` if they are those of images, and how their files begin.
 _STARTS = {
@@ -159,7 +162,7 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
     Raises:
         SourceError: it cannot be decoded, or not without loss.
     """
-    options = ImageOptions(palette="index" if is_mask_name(field) else "colour")
+    options = reading_of(field, _USUAL)
     if isinstance(value, Mapping) and {"bytes", "path"} >= value.keys():
         value = value.get("bytes") or read_bytes(str(value.get("path")))[0]
     if isinstance(value, Image.Image):

@@ -13,8 +13,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
-from itertools import combinations
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from packer.sources.base import LARGE_BYTES, LargeArray, Source, changed
 from packer.sources.files import IMAGES, FileSet, is_lmdb, join
 from packer.sources.images import lmdb_folders, shown_in_words
 from packer.sources.images.lmdb_folders import TEXT
+from packer.sources.images.sizes import NAMED, compared, misfitting_sizes
 from packer.sources.kinds import Kind, pair_by_name, unit_of
 from packer.sources.looking import AFTER, UNWRITTEN, Header, unwritten_error
 from packer.sources.options import SourceOptions
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 #: Decoded bytes that a block holds at most, unless one sample is larger.
 BLOCK_BYTES = 2**19
-#: Samples that a sentence names; the rest is counted.
-NAMED = 3
 
 #: What `LaidField.detail` says of files with a palette: what of them is packed.
 _COLOUR, _INDEX = "colour", "index"
@@ -266,14 +264,9 @@ def _folder(row: Row, field: str) -> str:
 
 def _reading(options: SourceOptions, palette: str | None = None) -> ImageOptions:
     """Return how images are read; files with a palette by `palette`."""
-    return _cached_options(options.mode, palette or options.palette, options.max_pixels, options.orient)
+    from packer.sources.images.pixels import reading
 
-
-@cache
-def _cached_options(mode: str | None, palette: str | None, max_pixels: int | None, orient: bool) -> ImageOptions:
-    from packer.sources.images.pixels import MAX_PIXELS, ImageOptions
-
-    return ImageOptions(mode, palette or _COLOUR, max_pixels or MAX_PIXELS, orient)
+    return reading(options.mode, palette or options.palette or _COLOUR, options.max_pixels, options.orient)
 
 
 # ---------------------------------------------------------------- what images have in common
@@ -294,7 +287,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     table = agree_on_most(table, watcher, f"differs from most images: {{how}}; {_ADVICE}")
     if not is_clips:
         keep = np.ones(table.count, bool)
-        for number, (field, reason) in misfitting_sizes(sizes_of(table)).items():
+        for number, (field, reason) in misfitting_sizes(table).items():
             with contextlib.suppress(SourceError):
                 watcher.bad(SourceError(reason, _places(table.row(number), field)[0][0]))
                 keep[number] = False
@@ -342,71 +335,6 @@ def _palettes(table: SampleTable, masks: set[str]) -> Iterator[str]:
             else "their colours are packed; --palette index packs the numbers of the colours, as of masks"
         )
         yield f"field {name}, {count:,} {'file' if count == 1 else 'files'} with a palette: {done}"
-
-
-def sizes_of(table: SampleTable) -> dict[str, NDArray[Any]]:
-    """Return height and width of every image by field, (n, 2)."""
-    return {
-        name: np.column_stack([table.numbers[f"{name}.{side}"] for side in ("height", "width")]).astype(np.int32)
-        for name in table.inputs
-        if f"{name}.height" in table.numbers
-    }
-
-
-def compared(table: SampleTable) -> list[str]:
-    """Return sentences on how the fields relate: whether they keep one ratio of size, and that bit depths differ."""
-    sentences, sizes = [], sizes_of(table)
-    for first, second in combinations(sizes, 2):
-        small, large = sorted((first, second), key=lambda field: int(sizes[field].sum(dtype=np.int64)))
-        sentences.append(_ratio_in_words(table.names or [], sizes, small, large))
-    images = [laid for laid in table.layouts[0] if laid.kind != "text"]
-    if len({laid.dtype for laid in images}) > 1:
-        sentences.append(f"bit depths differ: {', '.join(f'{laid.name} is {laid.dtype}' for laid in images)}")
-    return sentences
-
-
-def misfitting_sizes(sizes: Mapping[str, NDArray[np.int32]]) -> dict[int, tuple[str, str]]:
-    """Return the samples without the ratio of sizes that most have: their numbers, a field at fault, and what is wrong.
-
-    Args:
-        sizes: by field, height and width of every sample, (n, 2).
-    """
-    odd: dict[int, tuple[str, str]] = {}
-    for first, second in combinations(sizes, 2):
-        small, large = sorted((first, second), key=lambda field: int(sizes[field].sum(dtype=np.int64)))
-        usual, numbers = _usual_ratio(sizes[small], sizes[large])
-        if usual is None or 2 * len(numbers) >= len(sizes[small]):
-            continue
-        for number in numbers.tolist():
-            low, high = sizes[small][number], sizes[large][number]
-            sizes_in_words = f"{large} is {high[0]} x {high[1]} pixels and {small} {low[0]} x {low[1]}"
-            odd[number] = large, f"{sizes_in_words}, not {usual} times as large as in most samples; crop or resize it"
-    return odd
-
-
-def _usual_ratio(low: NDArray[np.int32], high: NDArray[np.int32]) -> tuple[int | None, NDArray[np.intp]]:
-    """Return how many times as large most `high` are, None if no sample has a whole ratio, and who are not."""
-    whole = ((high % low == 0).all(1)) & (high[:, 0] // low[:, 0] == high[:, 1] // low[:, 1])
-    ratios = high[:, 0] // low[:, 0]
-    values, counts = np.unique(ratios[whole], return_counts=True)
-    usual = int(values[counts.argmax()]) if len(values) else None
-    return usual, np.flatnonzero(~whole | (ratios != usual))
-
-
-def _ratio_in_words(names: Sequence[str], sizes: Mapping[str, NDArray[np.int32]], small: str, large: str) -> str:
-    low, high = sizes[small], sizes[large]
-    usual, odd = _usual_ratio(low, high)
-    if usual is None:
-        return f"{large} is in no sample a whole number of times as large as {small}; check these"
-    phrase = "has the size of" if usual == 1 else f"is {usual} times as large as"
-    if not len(odd):
-        return f"{large} {phrase} {small} in every sample"
-    examples = ", ".join(
-        f"{names[i]} ({small} {low[i, 0]} x {low[i, 1]}, {large} {high[i, 0]} x {high[i, 1]})" for i in odd[:NAMED]
-    )
-    more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
-    advice = "; --on-error skip skips them" if 2 * len(odd) < len(low) else "; check these"
-    return f"{large} {phrase} {small}, but not in {len(odd)} of {len(names)} samples: {examples}{more}{advice}"
 
 
 # ---------------------------------------------------------------- pixels

@@ -24,6 +24,7 @@ from PIL import Image
 
 from packer.errors import SourceError, UsageError
 from packer.sources.images import png
+from packer.sources.options import SourceOptions
 
 #: Channels of an image after conversion to a mode.
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
@@ -73,6 +74,18 @@ class ImageOptions:
         if width * height > self.max_pixels:
             reason = f"has {width} x {height} pixels, more than the limit of {self.max_pixels:,}"
             raise SourceError(f"{reason}; if that is right, raise the limit with --max-pixels {width * height}")
+
+
+@functools.cache
+def reading(mode: str | None, palette: str, max_pixels: int | None, orient: bool) -> ImageOptions:
+    """Return these options, made once for many images."""
+    return ImageOptions(mode, palette, max_pixels or MAX_PIXELS, orient)
+
+
+def reading_of(field: str, options: SourceOptions) -> ImageOptions:
+    """Return how images of a field are read one by one, whose palettes give numbers if its name is that of masks."""
+    palette = options.palette or ("index" if is_mask_name(field) and not options.mode else "colour")
+    return reading(options.mode, palette, options.max_pixels, options.orient)
 
 
 _MASKS = {"annotation", "annotations", "class", "classes", "label", "labels", "mask", "masks", "seg", "segmentation"}
