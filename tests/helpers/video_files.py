@@ -63,6 +63,21 @@ def with_sound(path: Path) -> str:
     return str(path)
 
 
+def with_streams(path: Path, videos: int) -> str:
+    """Write a file of so many streams of video, or of sound alone if that is 0."""
+    with av.open(str(path), "w") as container:
+        streams: list[Any] = [container.add_stream("mpeg4", rate=30, width=48, height=32) for _ in range(videos)]
+        frame: Any = av.VideoFrame.from_ndarray(np.zeros((32, 48, 3), np.uint8))
+        if not videos:
+            streams = [container.add_stream("aac", rate=8000)]
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), "f4"), "fltp", "mono")
+            frame.sample_rate = 8000
+        for stream in streams:
+            container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+    return str(path)
+
+
 def turned(path: Path) -> str:
     """Mark an mp4 as one that is to be turned by 90 degrees, as phones do."""
     data = path.read_bytes()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opened_sources import read_each
-from video_files import decoded, trimmed, turned, video, with_sound
+from video_files import decoded, trimmed, turned, video, with_sound, with_streams
 
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
@@ -117,12 +117,14 @@ def test_frames_are_resized_by_swscale(tmp_path: Path) -> None:
 
 
 def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
-    """Cut, without a frame, with two streams or an alpha channel: each says what it is, and the others are packed."""
+    """Cut, without a frame or a stream, with two streams or an alpha channel: each says what it is, and the others are packed."""
     whole = Path(video(tmp_path / "in/whole.mkv", frames=40, g="10"))
     data = whole.read_bytes()
     (tmp_path / "in/cut.mkv").write_bytes(data[: len(data) // 2])
     (tmp_path / "in/empty.mp4").write_bytes(b"")
     video(tmp_path / "in/alpha.mov", codec="prores_ks", pixels="yuva444p10le")
+    with_streams(tmp_path / "in/two.mkv", 2)
+    with_streams(tmp_path / "in/sound.mp4", 0)
     errors: list[SourceError] = []
     source = open_sources([f"clip={tmp_path / 'in'}"], watcher=Watcher(bad=errors.append))
     assert source.names == ["whole"]
@@ -130,6 +132,8 @@ def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
     assert "and says that it is" in said["cut.mkv"]
     assert "alpha channel" in said["alpha.mov"]
     assert "cannot be decoded" in said["empty.mp4"]
+    assert "has 2 streams of video" in said["two.mkv"]
+    assert "has no stream of video" in said["sound.mp4"]
 
 
 def test_damage_that_ffmpeg_guesses_over_is_an_error(tmp_path: Path) -> None:
