@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packer.codecs import JPEG, Config, parse_codec
+from packer.codecs import Config, codec_name, loss_of, parse_codec
 from packer.convert import Report, convert
 from packer.errors import UsageError
 from packer.packing import ConvertOptions, LocalPlace, check_apart, codec_by_field, place_of
@@ -50,18 +50,11 @@ def repack(
     old_codecs = {field.name: json.dumps(field.codec) if field.codec else "none" for _, field in source.columns}
     codecs = codec_by_field(codec or {}, old_codecs)
     for _, field in source.columns:
-        old, new = (
-            _quality(field.codec),
-            None if codecs[field.name] == "auto" else _quality(parse_codec(codecs[field.name])),
-        )
-        if old and new and old != new:
+        new: Sequence[Config] = () if codecs[field.name] == "auto" else parse_codec(codecs[field.name])
+        has_losses = loss_of(field.codec) is not None and loss_of(new) is not None
+        if has_losses and new[0]["id"] == field.codec[0]["id"] and tuple(new) != field.codec:
             raise UsageError(
-                f"field {field.name!r} holds JPEG files of quality {old}, which stay as they are; for quality {new} "
+                f"field {field.name!r} is packed as {codec_name(field.codec)}, and stays so; for {codec_name(new)} "
                 "convert the sources again"
             )
     return convert(source, out, options, codec=codecs, **changes)
-
-
-def _quality(codec: Sequence[Config]) -> int | None:
-    """Return the quality of the JPEG files that a codec makes; None if it makes none."""
-    return next((config.get("quality") for config in codec if config["id"] == JPEG), None)

@@ -109,7 +109,7 @@ def listed(page: str, head: str) -> list[str]:
     ("page", "head", "names"),
     [
         ("reference/commands.md", "| command | does |", [f"packer {command}" for command in COMMANDS]),
-        ("want/smaller.md", "| codec | for | ratio | decodes at |", [*NAMED, "jpeg:90"]),
+        ("want/smaller.md", "| codec | for | ratio | decodes at |", [*NAMED, "jpeg:90", "h264:18"]),
         ("want/changing.md", "| `--to` | writes |", list(KINDS)),
     ],
     ids=["commands", "codecs", "exports"],

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import JPEG
+from packer.codecs import codec_name, loss_of
 from packer.errors import DamagedError, DatasetError, UsageError
 from packer.format import Column, Field, Manifest, Shard, ShardEntry, encode_constants, same_constants
 from packer.format import manifest as manifests
@@ -143,9 +143,9 @@ def compare(
     if manifest.left_out is not None:
         notes = [f"{len(rejected):,} skipped when they were packed, listed in {manifest.left_out.file}"]
     notes += [
-        f"{field.name} is compared as JPEG files of quality {field.codec[0]['quality']} hold it: they change values"
+        f"{field.name} is compared as {codec_name(field.codec)} stores it, which changes values"
         for field in manifest.fields
-        if field.codec and field.codec[0]["id"] == JPEG and "quality" in field.codec[0]
+        if loss_of(field.codec) is not None
     ]
     fields = tuple(field.name for field in manifest.fields)
     return Comparison(damages, fields, samples, (*notes, *source.remarks))

@@ -4,6 +4,7 @@
     filters     change values first: `photo` for images, `decimal` for floats that were written as decimals
     stages      make the bytes smaller, one class for each kind
     jpeg        images as JPEG files: those that they came in, or new ones
+    h264        clips as groups of frames, each a stream of H.264
     frames      encodes, decodes and hashes frames, many by one call
     compiled    whether machine code, that of `loops` and of others, is there yet, and worth it
     compiling   the process that makes it, once a machine
@@ -16,7 +17,8 @@ from packer.codecs import compiled, compiling
 from packer.codecs.compiled import Loading, machine_code, number_of
 from packer.codecs.configs import LZ4, MAX_STAGES, MOST_QUALITY, NAMED, codec_name, parse_codec
 from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, MOST_DIGITS, PHOTO, PHOTO_DTYPES, digits_of
-from packer.codecs.frames import FrameCodec, FrameError, Frames, frame_hashes
+from packer.codecs.frames import FrameCodec, FrameError, Frames, frame_hashes, loss_of
+from packer.codecs.h264 import GROUP_STEPS, H264, H264_CHANNELS, H264_DTYPE, MOST_CRF, EncodedClip
 from packer.codecs.jpeg import (
     JPEG,
     JPEG_CHANNELS,
@@ -37,11 +39,16 @@ from packer.codecs.stages import Buffer, Config
 __all__ = [
     "DECIMAL",
     "DECIMAL_DTYPES",
+    "GROUP_STEPS",
+    "H264",
+    "H264_CHANNELS",
+    "H264_DTYPE",
     "JPEG",
     "JPEG_CHANNELS",
     "JPEG_DTYPE",
     "LZ4",
     "MAX_STAGES",
+    "MOST_CRF",
     "MOST_DIGITS",
     "MOST_QUALITY",
     "NAMED",
@@ -49,6 +56,7 @@ __all__ = [
     "PHOTO_DTYPES",
     "Buffer",
     "Config",
+    "EncodedClip",
     "EncodedImage",
     "FrameCodec",
     "FrameError",
@@ -67,6 +75,7 @@ __all__ = [
     "file_of_frame",
     "files_of",
     "frame_hashes",
+    "loss_of",
     "machine_code",
     "number_of",
     "parse_codec",

@@ -13,6 +13,7 @@ import numpy as np
 
 from packer.codecs.filters import DECIMAL
 from packer.codecs.frames import FrameCodec
+from packer.codecs.h264 import H264, MOST_CRF
 from packer.codecs.jpeg import JPEG
 from packer.codecs.stages import Config
 from packer.errors import UsageError
@@ -42,7 +43,7 @@ LZ4 = ("lz4", "lz4hc")
 
 
 def parse_codec(text: str) -> tuple[Config, ...]:
-    """Return the configs that `text` names: one of `NAMED`, `jpeg:90`, or a numcodecs config (or a list) as JSON.
+    """Return the configs that `text` names: one of `NAMED`, `jpeg:90`, `h264:18`, or numcodecs configs as JSON.
 
     Those of decimals may lack their `digits`; `packer.packing.framing` finds these.
 
@@ -56,8 +57,12 @@ def parse_codec(text: str) -> tuple[Config, ...]:
         if not quality.isdecimal() or not 1 <= int(quality) <= MOST_QUALITY:
             raise UsageError(f"codec {text!r}: a quality from 1 to {MOST_QUALITY} is expected, as in {JPEG}:90")
         return ({"id": JPEG, "quality": int(quality)},)
+    if name == H264:
+        if not quality.isdecimal() or not 1 <= int(quality) <= MOST_CRF:
+            raise UsageError(f"codec {text!r}: a rate factor of x264 from 1 to {MOST_CRF} is expected, as in {H264}:18")
+        return ({"id": H264, "crf": int(quality)},)
     if not text.lstrip().startswith(("{", "[")):
-        names = f"{', '.join(NAMED)}, {JPEG}:QUALITY (which loses some of it)"
+        names = f"{', '.join(NAMED)}, {JPEG}:QUALITY and {H264}:CRF (which lose some of it)"
         raise UsageError(f"there is no codec {text!r}; take auto, {names}, or a numcodecs config as JSON")
     try:
         value = json.loads(text)
@@ -71,7 +76,7 @@ def parse_codec(text: str) -> tuple[Config, ...]:
     # Tried on zeros, which suit every codec; without `decimal`, whose digits are not known yet.
     is_decimal = bool(configs) and configs[0]["id"] == DECIMAL
     try:
-        FrameCodec(configs[is_decimal:], np.dtype("u1")).encode(np.zeros((16, 16, 1), np.uint8))
+        FrameCodec(configs[is_decimal:], np.dtype("u1")).encode(np.zeros((1, 16, 16, 3), np.uint8))
     except Exception as error:  # numcodecs raises many kinds for a wrong setting
         raise UsageError(f"codec {json.dumps(configs)} cannot be used: {error}") from None
     return tuple(configs)
@@ -85,5 +90,7 @@ def codec_name(configs: Sequence[Config]) -> str:
             return name
     if list(configs) == [{"id": JPEG, "quality": configs[0].get("quality")}]:
         return f"{JPEG}:{configs[0]['quality']}"
+    if list(configs) == [{"id": H264, "crf": configs[0].get("crf")}]:
+        return f"{H264}:{configs[0]['crf']}"
     joined = "+".join(str(c["id"]) for c in configs)
     return json.dumps(configs if len(configs) > 1 else configs[0]) if joined in NAMED else joined

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import compiled
 from packer.codecs.filters import DECIMAL, PHOTO, restore_decimals, restore_photo, store_decimals, store_photo
+from packer.codecs.h264 import GROUP_STEPS, H264, decode_h264, encode_h264, group_of
 from packer.codecs.jpeg import JPEG, bands_of, decode_jpeg, encode_jpeg, file_of, file_of_frame, frame_of_file
 from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, flat_bytes, make_stage
 from packer.errors import UsageError
@@ -57,6 +58,12 @@ class Frames(NamedTuple):
     shapes: NDArray[np.int64] | None = None
 
 
+def loss_of(configs: Sequence[Config]) -> int | None:
+    """Return how much values are changed when they are stored: a quality, or a rate factor; None if they are not."""
+    first: Config = configs[0] if configs else {"id": ""}
+    return {JPEG: first.get("quality"), H264: first.get("crf")}.get(first["id"])
+
+
 class FrameCodec:
     """Encodes and decodes the frames of one column.
 
@@ -70,21 +77,23 @@ class FrameCodec:
     Attributes:
         is_photo: whether it begins with `photo`, the filter of images.
         is_jpeg: whether frames are JPEG files, or raw images.
-        quality: of the JPEG files that are made of images; None if none are.
+        is_h264: whether frames are groups of steps in H.264, or raw ones.
+        loss: the quality of the JPEG files that are made of images, or the rate factor of H.264; None if values stay.
         is_raw: whether bytes are stored as they are.
     """
 
     def __init__(self, configs: Sequence[Config], dtype: np.dtype[Any], channels: int = 0, image_axes: int = 3) -> None:
         self.dtype, self.image_axes = dtype, image_axes
         first = configs[0]["id"] if configs else ""
-        self.is_photo, self.is_jpeg = first == PHOTO, first == JPEG
-        self.quality: int | None = configs[0].get("quality") if self.is_jpeg else None
+        self.is_photo, self.is_jpeg, self.is_h264 = first == PHOTO, first == JPEG, first == H264
+        self.loss: int | None = loss_of(configs)
+        self._steps = GROUP_STEPS if self.is_h264 else 1
         self._digits: int | None = configs[0]["digits"] if first == DECIMAL else None
-        coding = list(configs[1:] if first in (DECIMAL, JPEG, PHOTO) else configs)
+        coding = list(configs[1:] if first in (DECIMAL, H264, JPEG, PHOTO) else configs)
         self._stages = [make_stage(config) for config in coding]
         if self.is_photo and coding and coding[0]["id"] == "blosc":
             self._stages[0] = BloscOfPixels(coding[0], channels * dtype.itemsize)
-        self.is_raw = not coding and not self.is_jpeg
+        self.is_raw = not coding and not self.keeps_files
         self._least_saving = LEAST_LZ4_SAVING if [type(stage) for stage in self._stages] == [Lz4] else LEAST_SAVING
         self._number = compiled.number_of(configs)
         #: The channels of images whose filter the loops can undo; else 0.
@@ -93,21 +102,27 @@ class FrameCodec:
     def encode(self, frame: NDArray[Any]) -> Buffer:
         """Return the stored bytes of a frame (C-contiguous): the raw bytes if encoding saves too little.
 
-        Of an `EncodedImage`, `jpeg` stores the file. Of other images (..., H, W, C) it makes one if it has a quality.
+        Of an `EncodedImage`, `jpeg` stores the file, and `h264` the stream of an `EncodedClip`. Of other images
+        (..., H, W, C) they make one; `jpeg` does if it has a quality.
 
         Raises:
             UsageError: the codec cannot take this frame, or loses bits of it.
         """
         if self.is_jpeg and (file := file_of(frame)):
             return frame_of_file(file, frame.nbytes)
+        if self.is_h264 and (stream := group_of(frame)):
+            return stream
         raw = frame.reshape(-1).view(np.uint8).data
-        if self.is_raw or (self.is_jpeg and self.quality is None) or not frame.nbytes:
+        if self.is_raw or (self.is_jpeg and self.loss is None) or not frame.nbytes:
             return raw
-        if self.quality is not None:
+        if self.loss is not None:
             try:
-                made = encode_jpeg(frame.reshape(self.image_shape(frame.shape)), self.quality)
+                if self.is_h264:
+                    made = encode_h264(frame, self.loss)
+                else:
+                    made = encode_jpeg(frame.reshape(self.image_shape(frame.shape)), self.loss)
             except ValueError as error:
-                raise UsageError(f"codec {JPEG}: {error}; take another one") from None
+                raise UsageError(f"codec {H264 if self.is_h264 else JPEG}: {error}; take another one") from None
             return made if len(made) <= frame.nbytes * (1 - self._least_saving) else raw
         value: Any = frame.reshape(-1).view(self.dtype)
         if self._digits is not None and (value := store_decimals(value, self._digits)) is None:
@@ -129,19 +144,37 @@ class FrameCodec:
         """Return height, width and channels of the image in a frame, or of those in a clip, of some shape."""
         return [*shape[-self.image_axes :], 1][:3]
 
+    @property
+    def keeps_files(self) -> bool:
+        """Return whether a frame is a whole file or stream of another format, which is not made anew."""
+        return self.is_jpeg or self.is_h264
+
+    def pieces(self, values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+        """Yield what is one frame each, of an image or a clip that `jpeg` or `h264` stores."""
+        return bands_of(values, self._steps) if values.ndim > self.image_axes else iter([values])
+
+    def is_kept(self, piece: NDArray[Any]) -> bool:
+        """Return whether a piece comes back as it is, since its file or stream is stored as it is."""
+        return bool(group_of(piece) if self.is_h264 else file_of(piece))
+
     def as_stored(self, value: Any) -> Any:
-        """Return a value as it comes back once it was stored: an image or a clip is changed if there is a quality."""
-        if self.quality is None:
+        """Return a value as it comes back once it was stored: an image or a clip is changed if there is a loss."""
+        if self.loss is None:
             return value
         values = np.asanyarray(value)
         stored = np.array(values)
-        is_clip, shape = values.ndim > self.image_axes, self.image_shape(values.shape)
-        images = stored.reshape(len(values) if is_clip else 1, *shape)
-        for image, step in zip(images, bands_of(values, 1) if is_clip else [values], strict=True):
-            frame = memoryview(self.encode(step))
-            if not file_of(step) and len(frame) != image.nbytes:
-                decode_jpeg(frame, image.shape, image.reshape(-1))
+        for out, piece in zip(self.pieces(stored), self.pieces(values), strict=True):
+            frame = memoryview(self.encode(piece))
+            if not self.is_kept(piece) and len(frame) != out.nbytes:
+                self._decode_picture(frame, out.shape, out.reshape(-1))
         return stored
+
+    def _decode_picture(self, frame: memoryview, shape: Sequence[int], out: NDArray[np.uint8]) -> None:
+        """Decode a JPEG file or a stream of H.264, in a frame of some shape, into `out` (bytes,)."""
+        if self.is_h264:
+            decode_h264(frame, shape, out)
+        else:
+            decode_jpeg(frame, self.image_shape(shape), out)
 
     def decode(self, stored: memoryview, nbytes: int) -> Buffer:
         """Return the `nbytes` raw bytes of a stored frame.
@@ -206,10 +239,10 @@ class FrameCodec:
             if not (0 <= start <= end <= len(memory) and size >= 0 and 0 <= place <= len(out) - size):
                 raise FrameError(number, "an index points outside of the stored or the decoded bytes")
             try:
-                if self.is_jpeg and end - start != size:
-                    assert shapes is not None, "each frame holds one image"
-                    file = file_of_frame(memory[start:end], size)
-                    decode_jpeg(file, self.image_shape(shapes[number].tolist()), out[place : place + size])
+                if self.keeps_files and end - start != size:
+                    assert shapes is not None, "each frame holds one image, or steps of one clip"
+                    frame = file_of_frame(memory[start:end], size)
+                    self._decode_picture(frame, shapes[number].tolist(), out[place : place + size])
                 else:
                     out.data[place : place + size] = self.decode(memory[start:end], size)
             except ValueError as error:

@@ -80,6 +80,13 @@ class EncodedImage(np.ndarray[Any, np.dtype[Any]]):
     def __reduce__(self) -> Any:
         return EncodedImage.of, (np.asarray(self), *self.files)
 
+    def bands(self, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield so many rows at a time; steps of a clip that knows its files know theirs."""
+        files = self.files if len(self.files) == len(self) else ()
+        for first in range(0, len(self), rows):
+            band = self[first : first + rows]
+            yield EncodedImage.of(band, *files[first : first + rows]) if files else band
+
 
 def files_of(values: NDArray[Any]) -> tuple[bytes, ...]:
     """Return the JPEG files of an image or a clip, see `EncodedImage`."""
@@ -97,11 +104,11 @@ def with_files(clip: NDArray[Any], files: Sequence[bytes]) -> NDArray[Any]:
 
 
 def bands_of(sample: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:
-    """Yield so many rows of a sample at a time; steps of a clip that knows its files know theirs."""
-    files = files_of(sample) if len(files_of(sample)) == len(sample) else ()
-    for first in range(0, len(sample), rows):
-        band = sample[first : first + rows]
-        yield EncodedImage.of(band, *files[first : first + rows]) if files else band
+    """Yield so many rows of a sample at a time, which know what they are encoded as if the sample does."""
+    if isinstance(sample, EncodedImage):
+        yield from sample.bands(rows)
+    else:
+        yield from (sample[first : first + rows] for first in range(0, len(sample), rows))
 
 
 def encode_jpeg(image: NDArray[Any], quality: int) -> bytes:

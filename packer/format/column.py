@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import EncodedImage, check_jpeg, file_of_frame
+from packer.codecs import EncodedClip, EncodedImage, check_jpeg, file_of_frame
 from packer.format.arrays import Numbers, starts_of
 from packer.format.column_index import ColumnIndex
 from packer.format.frame_cache import FrameCache
@@ -81,13 +81,13 @@ class Column(Locator):
     def take(self, numbers: Numbers | range) -> Any:
         """Return some samples (m,), in this order: one new array (m, *shape); of a ragged field a list.
 
-        Each array of a list owns its memory. With the codec `jpeg` it is a list, too, of `EncodedImage`.
+        Each array of a list owns its memory. With the codecs `jpeg` and `h264` it is a list, too, of `EncodedImage`.
 
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples it holds.
         """
         field = self.field
-        if not (field.is_ragged or self.codec.is_jpeg):
+        if not (field.is_ragged or self.codec.keeps_files):
             out = np.empty((len(numbers), *(n or 0 for n in field.shape)), field.np_dtype)
             for first in range(0, len(numbers), _CHECKED):  # so that places of many small samples take little memory
                 located = self.locate(np.asarray(numbers[first : first + _CHECKED], np.int64))
@@ -100,13 +100,14 @@ class Column(Locator):
         edges = starts_of(located.nbytes // field.itemsize).tolist()
         parts = zip(itertools.pairwise(edges), located.shape.tolist(), strict=True)
         samples = [flat[first:last].reshape(shape).copy() for (first, last), shape in parts]
-        if not self.codec.is_jpeg:
+        if not self.codec.keeps_files:
             return samples
         frames = self.frames(located)
         spans = zip(frames.spans.tolist(), frames.decoded.tolist(), strict=True)
         files = [bytes(file_of_frame(self._bytes.data[start:end], nbytes)) for (start, end), nbytes in spans]
         steps = itertools.pairwise(starts_of(located.frames).tolist())
-        return [EncodedImage.of(image, *files[first:last]) for image, (first, last) in zip(samples, steps, strict=True)]
+        kind = EncodedClip if self.codec.is_h264 else EncodedImage
+        return [kind.of(image, *files[first:last]) for image, (first, last) in zip(samples, steps, strict=True)]
 
     def bands(self, number: int) -> Iterator[NDArray[Any]]:
         """Yield the bands of one sample in order, if frames hold rows; each owns its memory.

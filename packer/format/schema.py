@@ -11,10 +11,15 @@ import numpy as np
 from packer.codecs import (
     DECIMAL,
     DECIMAL_DTYPES,
+    GROUP_STEPS,
+    H264,
+    H264_CHANNELS,
+    H264_DTYPE,
     JPEG,
     JPEG_CHANNELS,
     JPEG_DTYPE,
     MAX_STAGES,
+    MOST_CRF,
     MOST_DIGITS,
     MOST_QUALITY,
     PHOTO,
@@ -92,6 +97,19 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if config["id"] == PHOTO and (self.kind != "image" or self.dtype not in PHOTO_DTYPES):
             images = " or ".join(PHOTO_DTYPES)
             return f"field {self.name!r}: {PHOTO} is for images of {images}, not {self.kind} {self.dtype}"
+        if config["id"] == H264:
+            crf = config.get("crf")
+            if (
+                self.kind != "array"
+                or self.dtype != H264_DTYPE
+                or len(self.shape) != 4
+                or self.shape[3] != H264_CHANNELS
+            ):
+                return f"field {self.name!r}: {H264} is for clips (T, H, W, 3) of {H264_DTYPE}, not {self.in_words}"
+            if type(crf) is not int or not 1 <= crf <= MOST_CRF or set(config) != {"id", "crf"}:
+                return (
+                    f"field {self.name!r}: {config}: a rate factor from 1 to {MOST_CRF} is expected, and nothing else"
+                )
         if config["id"] == JPEG:
             quality = config.get("quality", MOST_QUALITY)
             are_images = self.kind == "array" or (self.kind == "image" and self.shape[-1] in JPEG_CHANNELS)
@@ -194,6 +212,8 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
             one_image = FrameRule(samples=1) if len(self.shape) == self.image_axes else FrameRule(rows=1)
             if config["id"] == JPEG and (len(self.codec) > 1 or self.frame != one_image):
                 raise ValueError(f"field {self.name!r}: {JPEG} is a codec by itself, of frames of one image")
+            if config["id"] == H264 and (len(self.codec) > 1 or self.frame != FrameRule(rows=GROUP_STEPS)):
+                raise ValueError(f"field {self.name!r}: {H264} is a codec by itself, of frames of {GROUP_STEPS} steps")
             if number and config["id"] in (DECIMAL, PHOTO):
                 raise ValueError(f"field {self.name!r}: {config['id']} comes first in a codec, not after another")
             if wrong := self.misfit(config):

@@ -10,7 +10,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import DECIMAL, DECIMAL_DTYPES, JPEG, LZ4, MOST_DIGITS, NAMED, Config, bands_of, digits_of, files_of
+from packer.codecs import (
+    DECIMAL,
+    DECIMAL_DTYPES,
+    GROUP_STEPS,
+    H264,
+    JPEG,
+    LZ4,
+    MOST_DIGITS,
+    NAMED,
+    Config,
+    bands_of,
+    digits_of,
+    files_of,
+)
 from packer.errors import UsageError
 from packer.format import ColumnWriter, Field, FieldSpec, FrameRule
 from packer.sources import runs
@@ -72,8 +85,11 @@ def choose_frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) 
 
     If one image is large, all are cut into bands, since images may be cropped. Arrays are cut only if their mean is
     large too: otherwise small ones could not share frames. Large steps, such as frames of clips, get bands of one or a
-    few steps, since windows of some steps may be read. A file of `jpeg` is a frame: an image, or a step of a clip.
+    few steps, since windows of some steps may be read. A file of `jpeg` is a frame: an image, or a step of a clip;
+    so is a group of `h264`.
     """
+    if codec and codec[0]["id"] == H264:
+        return FrameRule(rows=GROUP_STEPS)
     if codec and codec[0]["id"] == JPEG:
         return FrameRule(samples=1) if len(spec.shape) == spec.image_axes else FrameRule(rows=1)
     if spec.kind == "array" and extent.row >= OWN_FRAME_BYTES and (spec.shape[0] is None or len(spec.shape) > 3):

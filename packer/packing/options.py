@@ -24,9 +24,10 @@ class ConvertOptions:
 
     Attributes:
         codec: auto, none, lz4, lz4hc, zstd, bitshuffle, shuffle+lz4, shuffle+zstd, decimal+lz4, decimal+zstd,
-            photo+lz4, photo+zstd, jpeg, jpeg:QUALITY, or a numcodecs config as JSON; for all fields or for one,
-            repeated or with commas: --codec hr=zstd,label=none. All but jpeg:QUALITY, such as jpeg:90, give back what
-            went in.  [default: auto] In Python a mapping of field to codec, too.
+            photo+lz4, photo+zstd, jpeg, jpeg:QUALITY, h264:CRF, or a numcodecs config as JSON; for all fields or for
+            one, repeated or with commas: --codec hr=zstd,label=none. All but jpeg:QUALITY, such as jpeg:90, and
+            h264:CRF, such as h264:18, give back what went in.  [default: auto] In Python a mapping of field to codec,
+            too.
         shard_size: About how many raw bytes a shard holds, such as 1GiB.  [default: 16 shards of 16 MiB to 1 GiB]
         workers: Processes; 0 packs in this one, without limits for reading.  [default: as many as processors] In Python
             the default for samples in memory is 0.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import JPEG, NAMED, FrameCodec, bands_of, file_of, parse_codec
+from packer.codecs import GROUP_STEPS, H264, JPEG, NAMED, FrameCodec, parse_codec
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import MAX_CHUNK_BYTES, Field, FieldSpec, check_count, map_size, name_bytes, names_bytes, shard_bytes
 from packer.packing.framing import (
@@ -261,21 +261,24 @@ def remark_on_jpegs(
         if names:
             remarks.append(f"JPEG files of {first_few(names)} stay as they are; --codec {names[0]}={faster} the bytes")
     for field in fields:
-        if field.codec and field.codec[0]["id"] == JPEG and codecs.get(field.name) != "auto":
+        if field.codec and field.codec[0]["id"] in (H264, JPEG) and codecs.get(field.name) != "auto":
             remarks += _remark_on_coding(field, get_examples().get(field.name, []))
     return remarks
 
 
+#: What images become by the codecs that change them.
+_IN_WORDS = {JPEG: "JPEG files of quality", H264: f"groups of {GROUP_STEPS} in H.264, of rate factor"}
+
+
 def _remark_on_coding(field: Field, samples: Sequence[NDArray[Any]]) -> Iterator[str]:
     """Yield a sentence on how near the images of some samples come to what they were, in dB, once they are stored."""
-    are_clips = len(field.shape) > field.image_axes
-    images = [step for sample in samples for step in (bands_of(sample, 1) if are_clips else [sample])]
-    new = [image for image in images if image.size and not file_of(image)]
     coder = FrameCodec(field.codec, field.np_dtype, image_axes=field.image_axes)
-    words = "frames" if are_clips else "images"
+    images = [piece for sample in samples for piece in coder.pieces(sample)]
+    new = [image for image in images if image.size and not coder.is_kept(image)]
+    words = "frames" if len(field.shape) > field.image_axes else "images"
     if not new:
         return
-    if coder.quality is None:
+    if coder.loss is None:
         yield (
             f"{len(new):,} of {len(images):,} {words} of {field.name} that were looked at are no JPEG files, and stay "
             f"pixels; --codec {field.name}=jpeg:90 makes files of them, which changes their values"
@@ -287,7 +290,7 @@ def _remark_on_coding(field: Field, samples: Sequence[NDArray[Any]]) -> Iterator
         nearness = 10 * np.log10(255**2 / np.array(differences))
     colours = "" if coder.image_shape(new[0].shape)[2] == 1 else ", with colours at half the height and width"
     yield (
-        f"{words} of {field.name} become JPEG files of quality {coder.quality}{colours}: values change, PSNR "
+        f"{words} of {field.name} become {_IN_WORDS[field.codec[0]['id']]} {coder.loss}{colours}: values change, PSNR "
         f"{nearness.min():.1f} to {nearness.max():.1f} dB in the {len(new)} that were looked at"
     )
 

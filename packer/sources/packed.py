@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import JPEG
+from packer.codecs import H264, JPEG
 from packer.errors import DamagedError
 from packer.format import (
     Column,
@@ -204,7 +204,7 @@ class _Shards:
         Raises:
             DamagedError: a shard cannot be read, or a frame's checksum is wrong.
         """
-        if field.is_ragged or any(config["id"] == JPEG for config in field.codec):
+        if field.is_ragged or any(config["id"] in (H264, JPEG) for config in field.codec):
             ragged: list[Any] = [None] * len(numbers)
             for places, column, local in self._columns(position, field, numbers):
                 for place, value in zip(places.tolist(), column.take(local), strict=True):

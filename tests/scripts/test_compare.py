@@ -119,7 +119,7 @@ def test_pictures_are_drawn_of_what_there_is(tmp_path: Path) -> None:
 
 def test_videos_are_compared_on_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyAV gives the frames of a window of the file, and packed frames are near to them."""
-    monkeypatch.setattr(video, "QUALITIES", (90,))
+    monkeypatch.setattr(video, "CODECS", ("jpeg:90",))
     monkeypatch.setattr(video, "WORKERS", 1)
     table = video.compare(tmp_path, count=2, frames=30, batches=1, rounds=1)
     assert len(re.findall(r"\| (?:mp4|packer), .*? \| [\d,]+ \| [\d.]+ \|", table)) in (3, 4)  # torchcodec may lack

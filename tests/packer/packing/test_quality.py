@@ -43,6 +43,13 @@ def soft_clip(steps: int, first: int = 0) -> Pixels:
     return np.stack([photograph(40, 56, step) for step in range(first, first + steps)])
 
 
+def photographs_panned(height: int, width: int, steps: int) -> Pixels:
+    """A camera that moves over a picture without noise, (steps, height, width, 3)."""
+    y, x = np.mgrid[: height + steps, : width + steps]
+    scene = np.stack([128 + 100 * np.sin(x / (7 + c)) * np.cos(y / (9 + c)) for c in range(3)], 2).astype(np.uint8)
+    return np.stack([scene[step : step + height, step : step + width] for step in range(steps)])
+
+
 def clips_of(path: Path) -> list[Pixels]:
     return [np.asarray(sample["clip"]) for sample in PackedDataset(path)]
 
@@ -133,7 +140,7 @@ def test_verify_compares_with_what_is_encoded_again(
     assert "PSNR" in caplog.text
     same = compare(tmp_path / "out", open_sources([f"clip={tmp_path / 'in'}"]))
     assert same.damages == []
-    assert any("clip is compared as JPEG files of quality 90 hold it" in note for note in same.besides)
+    assert any("clip is compared as jpeg:90 stores it" in note for note in same.besides)
     clip = next(iter(open_sources([f"clip={tmp_path / 'in'}"]).read()))["clip"][0]
     assert np.array_equal(clips_of(tmp_path / "out")[0], [by_simplejpeg(image, 90) for image in clip[:]])
     video(tmp_path / "in/1.mp4", frames=12, crf="40")
@@ -159,7 +166,7 @@ def test_packing_again_encodes_nothing_anew(
         assert np.array_equal(ours, theirs)
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
     assert sorted(steps_stored(tmp_path / "merged")) == sorted(2 * files)
-    with pytest.raises(UsageError, match="field 'clip' holds JPEG files of quality 60, which stay as they are"):
+    with pytest.raises(UsageError, match="'clip' is packed as jpeg:60, and stays so; for jpeg:50 convert"):
         repack(tmp_path / "a", tmp_path / "c", codec="clip=jpeg:50")
     append(tmp_path / "a", samples[:1])
     assert steps_stored(tmp_path / "a") == files + files[: lengths[0]]
@@ -186,6 +193,8 @@ def test_a_codec_that_keeps_files_says_where_there_are_none(tmp_path: Path, capl
         (np.zeros((2, 4, 4, 3), np.uint8), "jpeg:0", "a quality from 1 to 100 is expected, as in jpeg:90"),
         (np.zeros((2, 4, 4, 3), np.uint8), "jpeg:best", "a quality from 1 to 100"),
         (np.zeros((2, 4, 4, 3), np.uint8), '{"id": "jpeg", "quality": 101}', "cannot be used"),
+        (np.zeros((4, 4, 3), np.uint8), "h264:18", r"h264 is for clips \(T, H, W, 3\) of uint8, not array uint8"),
+        (np.zeros((2, 4, 4, 3), np.uint8), "h264:52", "a rate factor of x264 from 1 to 51 is expected, as in h264:18"),
         (np.zeros((1, 1, 70000, 3), np.uint8), "jpeg:90", "1 x 70000 pixels; a JPEG file holds 65500 a side"),
     ],
 )
@@ -193,3 +202,37 @@ def test_what_no_jpeg_file_holds_is_refused(tmp_path: Path, value: Any, codec: s
     """In one sentence, before anything is packed."""
     with pytest.raises(UsageError, match=words):
         convert([{"x": value}], tmp_path / "out", codec=codec)
+
+
+@pytest.mark.parametrize("sides", [(40, 56), (33, 47)])
+def test_groups_of_h264_are_as_they_were_encoded(tmp_path: Path, sides: tuple[int, int]) -> None:
+    """Windows decode their own groups; verify encodes again; repack, merge and append encode nothing anew."""
+    clips = [photographs_panned(*sides, steps) for steps in (30, 5)]
+    convert([{"clip": clip} for clip in clips], tmp_path / "a", codec="h264:18")
+    (field,) = manifests.read(tmp_path / "a").fields
+    assert (codec_name(field.codec), field.frame.rows) == ("h264:18", 12)
+    stored, groups = clips_of(tmp_path / "a"), steps_stored(tmp_path / "a")
+    assert len(groups) == 3 + 1
+    assert sum(map(len, groups)) < sum(clip.nbytes for clip in clips) / 8
+    for ours, clip in zip(stored, clips, strict=True):
+        assert ours.shape == clip.shape
+        assert np.square(ours.astype(float) - clip).mean() < 255**2 / 10**3.2  # 32 dB
+    windows = PackedDataset(tmp_path / "a", windows=Windows(5))
+    for start in (0, 9, 10, 25):
+        assert np.array_equal(windows[start]["clip"], stored[0][start : start + 5])
+    convert([{"clip": clip} for clip in clips], tmp_path / "again", codec="h264:18")
+    assert steps_stored(tmp_path / "again") == groups
+    repack(tmp_path / "a", tmp_path / "b", seed=3)
+    assert sorted(steps_stored(tmp_path / "b")) == sorted(groups)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "merged")
+    assert sorted(steps_stored(tmp_path / "merged")) == sorted(2 * groups)
+    repack(tmp_path / "a", tmp_path / "pixels", codec="lz4")
+    assert all(map(np.array_equal, clips_of(tmp_path / "pixels"), stored))
+    with pytest.raises(UsageError, match=r"'clip' is packed as h264:18, and stays so; for h264:30 convert"):
+        repack(tmp_path / "a", tmp_path / "c", codec="clip=h264:30")
+    append(tmp_path / "a", [{"clip": clip} for clip in clips[:1]])
+    assert steps_stored(tmp_path / "a") == groups + groups[:3]
+    file = tmp_path / "b" / manifests.read(tmp_path / "b").shards[0].file
+    file.write_bytes(file.read_bytes().replace(groups[1], groups[1][: len(groups[1]) // 2].ljust(len(groups[1]), b"x")))
+    with pytest.raises(DamagedError, match="field 'clip', sample"):
+        clips_of(tmp_path / "b")

@@ -117,7 +117,7 @@ def test_frames_are_resized_by_swscale(tmp_path: Path) -> None:
 
 
 def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
-    """Cut, without a frame or a stream, with two streams or an alpha channel: each says what it is, and the others are packed."""
+    """Cut, without a frame or stream, with two or an alpha channel: each is named, and the others are packed."""
     whole = Path(video(tmp_path / "in/whole.mkv", frames=40, g="10"))
     data = whole.read_bytes()
     (tmp_path / "in/cut.mkv").write_bytes(data[: len(data) // 2])
