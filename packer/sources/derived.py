@@ -14,6 +14,7 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format import Field, FieldSpec
 from packer.sources.agreeing import difference
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, fits
+from packer.sources.views import WithoutField
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
@@ -138,22 +139,9 @@ class TextClassSource(ClassSource):
         if name not in texts:
             raise UsageError(f"--classes {name}: there is no such field of text; there are {first_few(sorted(texts))}")
         classes = [str(text) for block in source.read() for text in block[name]]
-        super().__init__(_WithoutField(source, name), f"--classes {name}", classes)
+        super().__init__(WithoutField(source, name), f"--classes {name}", classes)
         told = f"{len(self.classes):,} classes: {first_few(self.classes)}"
         self.remarks = [*self.remarks, f"field {LABEL} is the number of the text of {name}, from 0, of {told}"]
-
-
-class _WithoutField(DerivedSource):
-    """The samples of a source without one of its fields."""
-
-    def __init__(self, source: Source, name: str) -> None:
-        super().__init__(source)
-        self._name = name
-        self.fields = tuple(spec for spec in source.fields if spec.name != name)
-
-    def read(self) -> Iterator[Block]:
-        for block in self._source.read():
-            yield {name: values for name, values in block.items() if name != self._name}
 
 
 def _subfolders(place: Path) -> set[str]:

@@ -6,25 +6,20 @@ image=train boxes=instances.json       train/a.png, and the objects of the image
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
-
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
-from packer.format import FieldSpec
-from packer.sources.base import Block, DerivedSource, Source
-from packer.sources.beside import BesideSource, in_order
+from packer.sources.base import Source
 from packer.sources.pairing import stem
 from packer.sources.source import TableSource
+from packer.sources.views import BesideSource, NamedSource, RenamedSource, in_order
 from packer.watcher import Watcher
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # which typing has from Python 3.11 on
+    pass  # which typing has from Python 3.11 on
 
 
 # ---------------------------------------------------------------- a table beside files
@@ -212,42 +207,3 @@ def _names_of(texts: Sequence[str], names: Sequence[str]) -> list[str | None]:
         return found
     ends = [text.rpartition("/")[2] for text in texts]
     return [last.get(end) or last.get(stem(end)) for end in ends]
-
-
-# ---------------------------------------------------------------- views of fields
-
-
-class NamedSource(DerivedSource):
-    """The samples of a source with other names, or with none."""
-
-    def __init__(self, source: Source, names: Sequence[str] | None) -> None:
-        super().__init__(source)
-        self.names = names
-
-    def slice(self, start: int, stop: int) -> Self:
-        sliced = super().slice(start, stop)
-        sliced.names = None if self.names is None else self.names[start:stop]
-        return sliced
-
-    def read(self) -> Iterator[Block]:
-        return self._source.read()
-
-
-class RenamedSource(DerivedSource):
-    """The samples of a source with another name for one field."""
-
-    def __init__(self, source: Source, old: str, new: str) -> None:
-        super().__init__(source)
-        self._names = {old: new}, {new: old}
-        self.fields = tuple(_named(spec, self._names[0].get(spec.name, spec.name)) for spec in source.fields)
-
-    def shapes(self, field: str) -> NDArray[np.int64] | None:
-        return super().shapes(self._names[1].get(field, field))
-
-    def read(self) -> Iterator[Block]:
-        for block in self._source.read():
-            yield {self._names[0].get(name, name): values for name, values in block.items()}
-
-
-def _named(spec: FieldSpec, name: str) -> FieldSpec:
-    return msgspec.structs.replace(spec, name=name)

@@ -14,11 +14,11 @@ import numpy as np
 
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import Source
-from packer.sources.beside import BesideSource, in_order
 from packer.sources.files import FileSet, join
-from packer.sources.keyed import NamedSource, texts_of
+from packer.sources.keyed import texts_of
 from packer.sources.pairing import stem
 from packer.sources.source import TableSource
+from packer.sources.views import BesideSource, NamedSource, in_order
 from packer.watcher import Watcher
 
 

@@ -1,0 +1,257 @@
+"""Views of sources: some samples in another order, other names, fewer fields, and fields of several side by side."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError, first_few
+from packer.format import FieldSpec
+from packer.sources.base import Block, DerivedSource, LargeArray, Source, count
+from packer.sources.source import TableSource
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # which typing has from Python 3.11 on
+
+
+def in_order(source: Source, numbers: Sequence[int]) -> Source:
+    """Return some samples of a source, in another order."""
+    return source.in_order(numbers) if isinstance(source, TableSource) else ChosenSource(source, numbers)
+
+
+def _between(source: Source, numbers: Sequence[int]) -> tuple[Source, list[int]]:
+    """Return what lies between the first and the last of some samples, and their numbers in it."""
+    first, stop = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
+    return source.slice(first, stop), [number - first for number in numbers]
+
+
+class ChosenSource(DerivedSource):
+    """Some samples of a source, in another order."""
+
+    def __init__(self, source: Source, numbers: Sequence[int]) -> None:
+        super().__init__(source)
+        self._numbers = list(numbers)
+        self.names = None if source.names is None else [source.names[number] for number in numbers]
+
+    def __reduce__(self) -> tuple[type[ChosenSource], tuple[Source, list[int]]]:
+        return ChosenSource, _between(self._source, self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def slice(self, start: int, stop: int) -> ChosenSource:
+        return ChosenSource(*_between(self._source, self._numbers[start:stop]))
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        shapes = self._source.shapes(field)
+        return None if shapes is None else shapes[self._numbers]
+
+    def files(self) -> list[str]:
+        paths = self._source.files()
+        return [paths[number] for number in self._numbers] if len(paths) == len(self._source) else paths
+
+    def read(self) -> Iterator[Block]:
+        # Runs of consecutive samples are read together.
+        ends = [at for at in range(1, len(self)) if self._numbers[at] != self._numbers[at - 1] + 1]
+        for start, stop in pairwise([0, *ends, len(self)]):
+            first = self._numbers[start]
+            try:
+                yield from self._source.slice(first, first + stop - start).read()
+            except SourceError as error:
+                number = None if error.sample is None else start + error.sample
+                raise SourceError(error.reason, error.path, number) from error
+
+
+class FilledSource(DerivedSource):
+    """The samples of a source, and between them empty ones.
+
+    Args:
+        has_value: of every sample, whether the source has it.
+    """
+
+    def __init__(self, source: Source, has_value: Sequence[bool]) -> None:
+        super().__init__(source)
+        self._has_value = np.array(has_value, bool)
+        self.names = None
+        self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape[1:])) for spec in source.fields)
+        names, empty = " and ".join(spec.name for spec in self.fields), int((~self._has_value).sum())
+        empty_samples = f"{empty:,} sample has" if empty == 1 else f"{empty:,} samples have"
+        self.remarks = [*source.remarks, f"field {names}: {empty_samples} no file of it, and an empty value"]
+
+    def __len__(self) -> int:
+        return len(self._has_value)
+
+    def slice(self, start: int, stop: int) -> Self:
+        sliced = copy(self)
+        first, count_ = int(self._has_value[:start].sum()), int(self._has_value[start:stop].sum())
+        sliced._adopt(self._source.slice(first, first + count_))
+        sliced._has_value, sliced.remarks, sliced.origin = self._has_value[start:stop], [], {}
+        return sliced
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        shapes = self._source.shapes(field)
+        (spec,) = (spec for spec in self.fields if spec.name == field)
+        if shapes is None:
+            return None
+        filled = np.empty((len(self), shapes.shape[1]), np.int64)
+        filled[:] = [length or 0 for length in spec.shape]
+        filled[self._has_value] = shapes
+        return filled
+
+    def read(self) -> Iterator[Block]:
+        values, done = self._values(), 0
+        try:
+            for has_value in self._has_value.tolist():
+                yield next(values) if has_value else {spec.name: _empty(spec) for spec in self.fields}
+                done += 1
+        except SourceError as error:
+            raise SourceError(error.reason, error.path, done) from error
+
+    def _values(self) -> Iterator[Block]:
+        for block in self._source.read():
+            for number in range(count(block)):
+                yield {name: values[number : number + 1] for name, values in block.items()}
+
+
+def _empty(spec: FieldSpec) -> list[str] | list[NDArray[Any]]:
+    """Return an empty value of a field, as a block of one sample."""
+    return [""] if spec.kind == "text" else [np.empty([length or 0 for length in spec.shape], spec.dtype)]
+
+
+class BesideSource(DerivedSource):
+    """The samples of a source, with the fields of other sources that have as many samples."""
+
+    def __init__(self, source: Source, sides: Sequence[Source]) -> None:
+        super().__init__(source)
+        self._sides = list(sides)
+        self.fields = (*source.fields, *(spec for side in sides for spec in side.fields))
+        if len({spec.name for spec in self.fields}) < len(self.fields):
+            named = ", ".join(spec.name for spec in self.fields)
+            raise UsageError(f"two fields have one name ({named}); give another FIELD= to one of them")
+        self.remarks = [*source.remarks, *(remark for side in sides for remark in side.remarks)]
+        beside = {spec.name: dict(side.origin) for side in sides for spec in side.fields}
+        classes = [origin["classes"] for origin in (source.origin, *beside.values()) if origin.get("classes")]
+        self.origin = {**source.origin, **({"classes": classes[0]} if classes else {}), "beside": beside}
+
+    def slice(self, start: int, stop: int) -> Self:
+        sliced = super().slice(start, stop)
+        sliced._sides = [side.slice(start, stop) for side in self._sides]
+        return sliced
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        for side in self._sides:
+            if any(spec.name == field for spec in side.fields):
+                return side.shapes(field)
+        return super().shapes(field)
+
+    def files(self) -> list[str]:
+        return [*super().files(), *(path for side in self._sides for path in side.files())]
+
+    def read(self) -> Iterator[Block]:
+        at, sides = 0, [_Values(side) for side in self._sides]
+        for block in self._source.read():
+            size, more = count(block), dict[str, list[Any]]()
+            errors = list[SourceError]()
+            for side in sides:
+                good, taken = side.take(size)
+                if good < size:
+                    size, errors = good, [side.error]
+                more |= taken
+            if size:
+                yield self._joined({name: values[:size] for name, values in block.items()}, more, size)
+            at += size
+            for error in errors:
+                raise SourceError(error.reason, error.path, at) from error
+
+    def _joined(self, block: Block, more: Mapping[str, list[Any]], size: int) -> Block:
+        """Return a block of `size` samples with the values of the other fields, which may be more."""
+        joined = dict(block)
+        for spec in (spec for spec in self.fields if spec.name in more):
+            values = more[spec.name][:size]
+            if size > 1:
+                values = [np.asarray(value) if isinstance(value, LargeArray) else value for value in values]
+            is_list = spec.is_ragged or spec.kind == "text" or isinstance(values[0], LargeArray)
+            joined[spec.name] = values if is_list else np.stack(values)
+        return joined
+
+
+class _Values:
+    """The values of a source, some at a time: its blocks have other sizes than those of the samples beside them.
+
+    Attributes:
+        error: why there are no more.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._blocks, self._count = source.read(), 0
+        self._rest = {spec.name: deque[Any]() for spec in source.fields}
+        self.error = SourceError("had more samples when headers were read; run again", first_few(source.files()))
+
+    def take(self, size: int) -> tuple[int, dict[str, list[Any]]]:
+        """Return how many of the next `size` values there are, and these."""
+        try:
+            while self._count < size and (block := next(self._blocks, None)) is not None:
+                self._count += count(block)
+                for name, rest in self._rest.items():
+                    rest.extend(block[name])
+        except SourceError as error:
+            self.error = error
+        size = min(size, self._count)
+        self._count -= size
+        return size, {name: [rest.popleft() for _ in range(size)] for name, rest in self._rest.items()}
+
+
+class NamedSource(DerivedSource):
+    """The samples of a source with other names, or with none."""
+
+    def __init__(self, source: Source, names: Sequence[str] | None) -> None:
+        super().__init__(source)
+        self.names = names
+
+    def slice(self, start: int, stop: int) -> Self:
+        sliced = super().slice(start, stop)
+        sliced.names = None if self.names is None else self.names[start:stop]
+        return sliced
+
+    def read(self) -> Iterator[Block]:
+        return self._source.read()
+
+
+class RenamedSource(DerivedSource):
+    """The samples of a source with another name for one field."""
+
+    def __init__(self, source: Source, old: str, new: str) -> None:
+        super().__init__(source)
+        self._names = {old: new}, {new: old}
+        self.fields = tuple(_named(spec, self._names[0].get(spec.name, spec.name)) for spec in source.fields)
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        return super().shapes(self._names[1].get(field, field))
+
+    def read(self) -> Iterator[Block]:
+        for block in self._source.read():
+            yield {self._names[0].get(name, name): values for name, values in block.items()}
+
+
+def _named(spec: FieldSpec, name: str) -> FieldSpec:
+    return msgspec.structs.replace(spec, name=name)
+
+
+class WithoutField(DerivedSource):
+    """The samples of a source without one of its fields."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        super().__init__(source)
+        self._name = name
+        self.fields = tuple(spec for spec in source.fields if spec.name != name)
+
+    def read(self) -> Iterator[Block]:
+        for block in self._source.read():
+            yield {name: values for name, values in block.items() if name != self._name}
