@@ -49,11 +49,14 @@ def test_padded_rows_of_episodes_are_clips(tmp_path: Path, are_strings: bool) ->
         with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
             file["observations/images/high"] = padded.view(f"S{padded.shape[1]}")[:, 0] if are_strings else padded
             file["action"] = np.full((len(files), 2), number, "f4")
+            file["compress_len"] = [list(map(len, files))]  # as Mobile ALOHA has it, for each camera
     options = SourceOptions(samples="files", encoded=("observations.images.high",))
     report = convert(str(tmp_path / "*.hdf5"), tmp_path / "out", source=options, workers=0)
     (spec,) = (field for field in report.manifest.fields if field.name.endswith("high"))
     assert (spec.kind, spec.shape) == ("array", (None, 8, 9, 3))
-    for number, value in enumerate(read_each(open_sources([str(tmp_path / "*.hdf5")], options))[spec.name]):
+    source = open_sources([str(tmp_path / "*.hdf5")], options)
+    assert any("if cv2.imencode was given RGB, red and blue are swapped" in remark for remark in source.remarks)
+    for number, value in enumerate(read_each(source)[spec.name]):
         assert np.array_equal(value, [decoded(file) for file in frames[number]])
     windows = PackedDataset(tmp_path / "out", windows=Windows(2))
     assert np.array_equal(windows[1][spec.name].numpy()[1], decoded(frames[0][2]))

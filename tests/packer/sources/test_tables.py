@@ -223,9 +223,9 @@ def test_the_index_of_pandas_is_a_field(tmp_path: Path) -> None:
 def test_rows_of_json_lines(tmp_path: Path) -> None:
     """Numbers of rows are joined, times stay text, lists and members are fields."""
     values = [{"a": 1, "t": "2020-01-01", "l": [1, 2], "o": {"k": 1}}, {"a": 2.5, "t": "x", "l": [], "o": {"k": 2}}]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
+    (tmp_path / "a.ndjson").write_text("".join(json.dumps(value) + "\n" for value in values))
     expected = {"a": [1.0, 2.5], "t": ["2020-01-01", "x"], "l": [[1, 2], []], "o.k": [1, 2]}
-    assert rows(tmp_path / "a.jsonl") == expected
+    assert rows(tmp_path / "a.ndjson") == expected
 
 
 def test_a_missing_value_is_named_filled_or_left_out(tmp_path: Path) -> None:
