@@ -12,21 +12,14 @@ from packer.codecs import JPEG
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from packer.machine import processors
+from readers.composed import Repeated, SubsetOrder
 from readers.dataset import PackedDataset
 from readers.fields import RUN_BYTES
 from readers.mix import AnySource, Mix, Sum, mixed_order
-from readers.order import (
-    WINDOW,
-    BlockShuffled,
-    Given,
-    Order,
-    Repeated,
-    SamplerOrder,
-    Sequential,
-    Shuffled,
-    SubsetOrder,
-)
+from readers.order import Order
+from readers.samplers import Given, SamplerOrder
 from readers.shard_order import ShardShuffled
+from readers.shuffled import WINDOW, BlockShuffled, Sequential, Shuffled
 from readers.source import Source
 from readers.valid import check_count, remark
 

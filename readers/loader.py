@@ -32,7 +32,8 @@ from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
 from readers.mix import AnySource, Mix
-from readers.order import BatchOrder, Order, check_order, check_state
+from readers.order import Order, check_order, check_state
+from readers.samplers import BatchOrder
 from readers.shard_order import ShardShuffled
 from readers.share import Share, present_rank, rank_in_mesh
 from readers.source import source_of

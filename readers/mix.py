@@ -21,13 +21,14 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError
 from packer.format import ColumnIndex, Field, Numbers, Shard, ShardEntry, starts_of
+from readers.composed import Mixed
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import Asked, Visits, Words, draw_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gather_samples
 from readers.gather import Pool, fresh
 from readers.indexing import is_single, resolve_number, resolve_numbers
 from readers.joined import JoinedReader, group_by_part, join_parts, parts_of
-from readers.order import Mixed, Order
+from readers.order import Order
 from readers.share import ItemShards
 from readers.source import Source, by_cache, source_of
 from readers.transforms import Transforms

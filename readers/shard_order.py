@@ -32,8 +32,9 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from readers.keyed import Permutation
-from readers.order import WINDOW, Order, check_epoch, digest, random_state
+from readers.order import Order, check_epoch, digest, random_state
 from readers.share import Batches, ItemShards, Share, SharedBatches
+from readers.shuffled import WINDOW
 from readers.valid import check_count, check_seed, remark
 
 #: Hands at most; so many nodes can share a bucket.

@@ -14,13 +14,16 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import starts_of
 from packer.remote import Cache, Claim
+from readers.composed import Mixed
 from readers.joined import parts_of
 from readers.mix import AnySource
 from readers.needs import Needs
-from readers.order import Mixed, Order, SamplerOrder, Sequential, Shuffled
+from readers.order import Order
+from readers.samplers import SamplerOrder
 from readers.shard_order import ShardShuffled
 from readers.shard_stream import Stream
 from readers.share import Batches, Share
+from readers.shuffled import Sequential, Shuffled
 from readers.source import Source, by_cache
 from readers.valid import remark
 

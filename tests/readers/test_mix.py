@@ -20,7 +20,8 @@ from packer.errors import UsageError
 from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, PointSample, Windows
-from readers.order import Mixed, Repeated, Sequential, Shuffled
+from readers.composed import Mixed, Repeated
+from readers.shuffled import Sequential, Shuffled
 from readers.source import source_of
 
 FIELDS = (
