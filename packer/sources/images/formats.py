@@ -5,7 +5,6 @@ PNG is read by `png`, TIFF that Pillow does not read as it is meant by `tiff`, t
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import os
@@ -82,32 +81,41 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | Non
         SourceError: the file has another format than its name says, is damaged, too large or cannot be kept without
             loss.
     """
-    head, nbytes = read_bytes(path, place, HEAD_BYTES)
+    is_jpeg = place is None and IMAGES[suffix_of(path)] == "JPEG"
+    head, nbytes = read_bytes(path, place, JPEG_HEAD_BYTES if is_jpeg else HEAD_BYTES)
     kind = _kind(path, place, head)
     with faults_of(_shown(path, place)):
         _check_content(head, kind)
+        if kind == "JPEG":
+            return _jpeg_header(path, place, head, nbytes, options)
         if kind != "PNG":
-            if kind == "TIFF":
-                file = path if place is None else io.BytesIO(read_bytes(path, place)[0])
-                if not pillow.reads_as_meant(file):
-                    return _tiff_header(tiff.look(file, options.palette == "index"), options)
-            if place is None:
-                found = pillow.header_of(path, kind, options)
-                return found._replace(after=_bytes_after(path, nbytes)) if kind == "JPEG" else found
-            if kind == "JPEG" and nbytes > JPEG_HEAD_BYTES:
-                with contextlib.suppress(SourceError):  # the header may be longer
-                    return pillow.header_of(io.BytesIO(read_bytes(path, place, JPEG_HEAD_BYTES)[0]), kind, options)
-            return pillow.header_of(io.BytesIO(read_bytes(path, place)[0]), kind, options)
+            data = b"" if place is None else read_bytes(path, place)[0]
+            found = pillow.header_of(io.BytesIO(data) if data else path, kind, options)
+            if found is not None:
+                return found
+            return _tiff_header(tiff.look(io.BytesIO(data) if data else path, options.palette == "index"), options)
         while (header := png.read_header(head, nbytes)) is None:
             head, nbytes = read_bytes(path, place, 2 * len(head))
         return _png_header(header, options)
 
 
-def _bytes_after(path: str, nbytes: int) -> int:
-    """Return how many bytes follow the image of a JPEG file, such as a video of a phone; most files end with it."""
-    if read_bytes(path, ByteRange(path, nbytes - 2, 2))[0] == _JPEG_END:
-        return 0
-    return bytes_after(read_bytes(path)[0])
+def _jpeg_header(
+    path: str, place: ByteRange | bytes | None, head: bytes, nbytes: int, options: ImageOptions
+) -> ImageHeader:
+    """Return the header of a JPEG, given its first bytes and how many there are; of a file, the bytes after its end."""
+    if len(head) < min(nbytes, JPEG_HEAD_BYTES):
+        head, nbytes = read_bytes(path, place, JPEG_HEAD_BYTES)
+    try:
+        header = pillow.header_of(io.BytesIO(head), "JPEG", options)
+    except SourceError:
+        if len(head) == nbytes:
+            raise
+        header = pillow.header_of(io.BytesIO(read_bytes(path, place)[0]), "JPEG", options)  # it is longer
+    assert header is not None, "only of TIFF there is none"
+    if place is not None:
+        return header
+    end = head[-2:] if len(head) == nbytes else read_bytes(path, ByteRange(path, nbytes - 2, 2))[0]
+    return header if end == _JPEG_END else header._replace(after=bytes_after(read_bytes(path)[0]))
 
 
 def read_image(path: str, options: ImageOptions, place: ByteRange | bytes | None = None) -> NDArray[Any]:
@@ -137,10 +145,9 @@ def _decode(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
     _check_content(data, kind)
     if kind == "JPEG":
         return pillow.jpeg_image(data, options)
-    if kind == "TIFF" and not pillow.reads_as_meant(io.BytesIO(data)):
-        return _tiff_image(data, options)
     if kind != "PNG":
-        return pillow.image_of(data, kind, options)
+        found = pillow.image_of(data, kind, options)
+        return _tiff_image(data, options) if found is None else found
     checked = png.check(data)
     options.check_size(checked.header.width, checked.header.height)
     image = png.decode(checked, as_index=options.palette == "index")
@@ -166,6 +173,7 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
     if isinstance(value, Mapping) and {"bytes", "path"} >= value.keys():
         value = value.get("bytes") or read_bytes(str(value.get("path")))[0]
     if isinstance(value, Image.Image):
+        pillow.check_as_meant(value)
         return EncodedImage.of(
             np.ascontiguousarray(pillow.pixels_of(value, pillow.layout_of(value, options), options)), b""
         )

@@ -108,8 +108,12 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def header_of(file: str | io.BytesIO, kind: str, options: ImageOptions) -> ImageHeader:
-    with _opened(file, kind, options) as (image, layout):
+def header_of(file: str | io.BytesIO, kind: str, options: ImageOptions) -> ImageHeader | None:
+    """Return the header of an image; None of a TIFF that Pillow does not read as it is meant."""
+    with _opened(file, kind, options) as opened:
+        if opened is None:
+            return None
+        image, layout = opened
         notes = [*_changes(image, with_alpha=layout.mode == "RGBA")]
         channels = CHANNELS[options.mode] if options.mode else layout.channels
         header = oriented_header(image.height, image.width, channels, layout.dtype, notes, _turn_of(image), options)
@@ -118,7 +122,9 @@ def header_of(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Image
 
 def jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
     """Return the pixels of a JPEG, with its file unless they are other ones: of CMYK, or gray made from colours."""
-    with quiet(), _opened(io.BytesIO(data), "JPEG", options) as (image, layout):
+    with quiet(), _opened(io.BytesIO(data), "JPEG", options) as opened:
+        assert opened is not None, "only of TIFF there is none"
+        image, layout = opened
         channels = CHANNELS[options.mode] if options.mode else layout.channels
         if (image.mode, channels) in _JPEG_MODES:
             try:
@@ -140,8 +146,12 @@ def _say_once(warning: str) -> None:
         _log.info('libjpeg warns of some JPEG files ("%s"): their pixels are whole, and packed as they are', warning)
 
 
-def image_of(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
-    with quiet(), _opened(io.BytesIO(data), kind, options) as (image, layout):
+def image_of(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any] | None:
+    """Return the pixels of an image; None of a TIFF that Pillow does not read as it is meant."""
+    with quiet(), _opened(io.BytesIO(data), kind, options) as opened:
+        if opened is None:
+            return None
+        image, layout = opened
         if kind == "TIFF":
             _silence_libtiff()
         if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_COMPRESSION) == _JPEG:
@@ -177,14 +187,18 @@ def pixels_of(image: Image.Image, layout: _Layout, options: ImageOptions) -> NDA
 
 
 @contextlib.contextmanager
-def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterator[tuple[Image.Image, _Layout]]:
-    """Open an image; yield it with its layout.
+def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterator[tuple[Image.Image, _Layout] | None]:
+    """Open an image; yield it with its layout, or None if it is a TIFF that Pillow does not read as it is meant.
 
     Raises:
         SourceError: it is damaged, too large, or cannot be read without loss.
     """
     try:
-        with READERS[kind](file) as image:
+        image = _open_tiff(file) if kind == "TIFF" else READERS[kind](file)
+        if image is None:
+            yield None
+            return
+        with image:
             options.check_size(image.width, image.height)
             layout = layout_of(image, options)
             check_mode(layout.dtype, options)
@@ -216,14 +230,17 @@ def layout_of(image: Image.Image, options: ImageOptions) -> _Layout:
             advice = "convert them with --mode rgb" if image.mode in _CONVERTIBLE else "save it as RGB"
             raise SourceError(f"has {image.mode} colours, which cannot be kept; {advice}")
         layout = _LAYOUTS["RGB"]
-    if isinstance(image, TiffImagePlugin.TiffImageFile):
-        if not _is_as_meant(image):  # an image that a caller has opened
-            raise SourceError("is a TIFF that Pillow does not read as it is meant; give its path or its bytes")
-        if layout.dtype == "int32":  # Pillow has one wide mode for several types
-            is_unsigned = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0] == _UNSIGNED
-            narrow = "int16" if max(image.tag_v2.get(_BITS, (1,))) == 16 else "int32"
-            return layout._replace(dtype="uint32" if is_unsigned else narrow)
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and layout.dtype == "int32":  # one wide mode for several types
+        is_unsigned = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0] == _UNSIGNED
+        narrow = "int16" if max(image.tag_v2.get(_BITS, (1,))) == 16 else "int32"
+        return layout._replace(dtype="uint32" if is_unsigned else narrow)
     return layout
+
+
+def check_as_meant(image: Image.Image) -> None:
+    """Raise SourceError if an image that a caller has opened is a TIFF that Pillow does not read as it is meant."""
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and not _is_as_meant(image):
+        raise SourceError("is a TIFF that Pillow does not read as it is meant; give its path or its bytes")
 
 
 def _lists_further(image: JpegImagePlugin.JpegImageFile) -> bool:
@@ -233,12 +250,16 @@ def _lists_further(image: JpegImagePlugin.JpegImageFile) -> bool:
     return False
 
 
-def reads_as_meant(file: str | io.BytesIO) -> bool:
-    """Return whether a TIFF is one that Pillow reads as it is meant."""
+def _open_tiff(file: str | io.BytesIO) -> Image.Image | None:
+    """Open a TIFF; None of one that Pillow does not read, or not as it is meant."""
     _silence_pillow()
-    with contextlib.suppress(Exception), TiffImagePlugin.TiffImageFile(file) as image:
-        return _is_as_meant(image)
-    return False
+    with contextlib.suppress(Exception):
+        image = TiffImagePlugin.TiffImageFile(file)
+        with contextlib.suppress(Exception):
+            if _is_as_meant(image):
+                return image
+        image.close()
+    return None
 
 
 def _is_as_meant(image: TiffImagePlugin.TiffImageFile) -> bool:
