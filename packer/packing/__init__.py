@@ -1,19 +1,7 @@
 """From a source to finished shards: the parts that `convert` and the other writing verbs share."""
 
-from packer.packing.commit import (
-    Change,
-    Note,
-    changes_told,
-    changing,
-    changing_dataset,
-    check_output,
-    make_manifest,
-    named_files,
-    read_manifest,
-    report_file,
-    shard_file,
-    totals,
-)
+from packer.packing.changing import changes_told, changing, changing_dataset
+from packer.packing.commit import Change
 from packer.packing.framing import codec_by_field, codec_texts
 from packer.packing.inputs import (
     check_apart,
@@ -30,6 +18,8 @@ from packer.packing.inputs import (
     with_usual,
 )
 from packer.packing.job import Job, Packed, fetch_rejected, log_plan, plan_job, plan_splits
+from packer.packing.manifest import check_output, make_manifest, named_files, read_manifest, totals
+from packer.packing.note import Note, report_file, shard_file
 from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.origin import (
     Leaf,

@@ -23,186 +23,51 @@ exact. Without one (a bucket, some network disks) the conditional put of the man
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import xxhash
 
-import packer
-from packer.errors import (
-    ChangedMeanwhileError,
-    DatasetError,
-    ManifestError,
-    NoDatasetError,
-    PackerError,
-    SourceError,
-    UsageError,
-    WriteError,
-)
+from packer.errors import ChangedMeanwhileError, DatasetError, ManifestError, UsageError, WriteError
 from packer.format import (
     MANIFEST,
     MANIFEST_COPY,
     MAX_MANIFEST_BYTES,
-    SHARD_FOLDER,
     UNFINISHED,
-    ColumnTotals,
-    Field,
     FileEntry,
     Manifest,
-    ShardEntry,
     data_entry,
     file_digest,
-    total_of,
     write_names,
 )
 from packer.format import manifest as manifests
-from packer.packing.origin import Origin, classes_of
-from packer.packing.places import DATASET_FILE, LOCK, PART_REPORT, PARTIAL, RUN, LocalPlace, Place, Tag
+from packer.packing.manifest import exists_error, named_files, read_manifest, shards_digest
+from packer.packing.note import (
+    Note,
+    difference_of,
+    differs_error,
+    note_file,
+    read_note,
+    read_notes,
+    report_file,
+    reported_shard,
+    run_of_shard,
+    shard_file,
+)
+from packer.packing.places import LOCK, PARTIAL, Place, Tag
 from packer.packing.rejected import Rejected, encode_list
-from packer.packing.source_files import SourceFiles
+from packer.packing.tidying import Kept
 
 _log = logging.getLogger(__name__)
-
-#: What differs if another size, time or path is all that is known of the source files.
-UNNAMED_CHANGE = "a source file has changed, or was renamed or replaced by an older one"
 
 #: Seconds after which a run that goes on says so again, and after which one that did not is given up where there are no
 #: locks.
 DAY, WEEK = 86_400, 7 * 86_400
-
-_NOTE = re.compile(rf"{UNFINISHED}/({RUN})\.json")
-
-#: The run in the name of a file.
-_RUN_IN_NAME = re.compile(rf"(?:names-|constants-|left-out-|{SHARD_FOLDER}/|{UNFINISHED}/)({RUN})[-.]")
-#: Files that another command may be writing, whose names do not say which.
-_NAMELESS = re.compile(rf"^[^/]*\.json\.{RUN}\.partial$")
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run makes (unfinished/RUN.json): everything that decides the bytes of its files.
-
-    Attributes:
-        shards: how many there will be; None if samples still arrive, or the shards of the dataset decide it.
-        settings: JSON values by name, as a message may call them.
-        files: the source files; none for samples in memory.
-        base: digest of the manifest that the run started from; None if there was no dataset yet.
-        takes: digest of the shards that the new ones are made from; empty if they are made from source files alone.
-        token: random, where no lock keeps two writers of samples in memory apart.
-        began: when the run began or went on, in seconds since 1970.
-    """
-
-    shards: int | None
-    settings: dict[str, Any]
-    files: SourceFiles = SourceFiles()
-    base: str | None = None
-    takes: str = ""
-    token: str = ""
-    began: int = 0
-
-    def is_like(self, other: Note) -> bool:
-        """Return whether the two are of the same command, whatever they start from."""
-        place = {"base": other.base, "takes": other.takes, "token": other.token, "began": other.began}
-        return msgspec.structs.replace(self, **place) == other
-
-    def goes_on(self, other: Note) -> bool:
-        """Return whether a run of this note would make the shards of the other."""
-        return self.is_like(other) and (self.takes, self.token) == (other.takes, other.token)
-
-    def difference(self, other: Note) -> str | None:
-        """Return what differs from another run, in words; None if the other can go on with this one.
-
-        Files come first: if one has changed, settings such as the number of samples may follow from that. If none is
-        known to have changed, the settings may say why they differ, such as fields in another order.
-        """
-        if difference := self.files.difference(other.files):
-            return difference
-        for name in {**self.settings, **other.settings}:
-            old, new = self.settings.get(name), other.settings.get(name)
-            if old != new:
-                return f"{name} was {_shorten(old)} and is now {_shorten(new)}"
-        return None if self.files == other.files else UNNAMED_CHANGE
-
-    def run(self, used_runs: Container[str]) -> str:
-        """Return the name of a new run: a digest of the note, other than the names that are used."""
-        data = msgspec.json.encode(msgspec.structs.replace(self, began=0), order="sorted")
-        digests = (xxhash.xxh3_64_hexdigest(data, seed)[:8] for seed in itertools.count())
-        return next(digest for digest in digests if digest not in used_runs)
-
-
-@contextlib.contextmanager
-def changing(place: Place) -> Iterator[Change]:
-    """Make or change the dataset at a place; whoever else wants to is refused, where there are locks.
-
-    Raises:
-        ChangedMeanwhileError: another command has changed it meanwhile.
-        UsageError: another command is changing it.
-        WriteError: the place cannot be written.
-    """
-    with place.lock() as has_lock:
-        change = Change(place, has_lock)
-        try:
-            try:
-                yield change
-            except ChangedMeanwhileError:
-                raise
-            except (PackerError, OSError):
-                if not has_lock:
-                    # Another command may have removed what this one has written or reads.
-                    with contextlib.suppress(WriteError, DatasetError):
-                        change.check_unchanged()
-                raise
-        except ChangedMeanwhileError as error:
-            is_read = error.place != place  # what was made of it is of no use
-            raise ChangedMeanwhileError.at(error.place, change.leave(is_read)) from None
-        finally:
-            if has_lock or not isinstance(place, LocalPlace):
-                place.remove_drafts(change.run)
-
-
-@contextlib.contextmanager
-def changes_told(datasets: Iterable[tuple[Place, Manifest]]) -> Iterator[None]:
-    """Raise ChangedMeanwhileError in place of errors that come from a change of a dataset that is read.
-
-    Args:
-        datasets: where each is, and its manifest when it was opened.
-    """
-    try:
-        yield
-    except (DatasetError, SourceError):
-        for place, manifest in datasets:
-            with contextlib.suppress(DatasetError, WriteError):
-                if read_manifest(place) != manifest:
-                    raise ChangedMeanwhileError.at(place) from None
-        raise
-
-
-@contextlib.contextmanager
-def changing_dataset(place: Place) -> Iterator[tuple[Change, Manifest]]:
-    """Change the dataset at a place, as `changing`; yield its manifest as well.
-
-    Raises:
-        DatasetError: there is no dataset; no lock is made then.
-        UsageError, WriteError: as `changing`.
-    """
-    read_manifest(place)
-    with changing(place) as change:
-        yield change, change.dataset
-
-
-def read_manifest(place: Place) -> Manifest:
-    """Return the manifest of the dataset at a place; raise DatasetError if there is none."""
-    if isinstance(place, LocalPlace):
-        return manifests.read(place.path)
-    data = place.read(MANIFEST)
-    if data is None:
-        raise NoDatasetError(f"{place} is not a packed dataset: it has no {MANIFEST}")
-    return manifests.decode(data, f"{place}/{MANIFEST}")
 
 
 class Change:
@@ -236,7 +101,7 @@ class Change:
     @property
     def is_unfinished(self) -> bool:
         """Return whether there is no dataset, but an unfinished run."""
-        return self._data is None and bool(self._notes())
+        return self._data is None and bool(read_notes(self.place))
 
     @property
     def dataset(self) -> Manifest:
@@ -250,7 +115,7 @@ class Change:
     @property
     def new_shards(self) -> set[int]:
         """Return the numbers of the shards of the dataset that the last run made."""
-        return {number for number, entry in enumerate(self.dataset.shards) if _run_of(entry) == self.run}
+        return {number for number, entry in enumerate(self.dataset.shards) if run_of_shard(entry) == self.run}
 
     def find_published(self, note: Note, get_digest: Callable[[], str] = lambda: "") -> bool:
         """Return whether an earlier run of the same command was killed after it had published its dataset.
@@ -262,7 +127,7 @@ class Change:
             get_digest: returns the digest of samples in memory; called if a run has such a note.
         """
         runs = {} if self.manifest is None else self.manifest.runs
-        for run, other in self._notes().items():
+        for run, other in read_notes(self.place).items():
             if run in runs and other is not None and note.is_like(other) and runs[run] == get_digest():
                 self.run = run
                 return True
@@ -281,7 +146,7 @@ class Change:
             UsageError: a dataset or an unfinished run is there that may not be replaced.
             WriteError: the note cannot be written.
         """
-        manifest, notes = self.manifest, self._notes()
+        manifest, notes = self.manifest, read_notes(self.place)
         if overwrite is False and self._data is not None:
             raise exists_error(self.place)
         if not note.files.count and not self._has_lock:
@@ -291,7 +156,7 @@ class Change:
         for run, other in notes.items():
             if run in {*self._done_runs, self.run}:
                 continue
-            difference = _difference(other, note)
+            difference = difference_of(other, note)
             if difference and overwrite is False:
                 raise differs_error(self.place, difference)
             if overwrite or not difference:  # without one, the same command from another dataset
@@ -299,7 +164,7 @@ class Change:
             if (
                 difference
                 and (self._has_lock or overwrite)
-                and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files)
+                and any(reported_shard(name, run) is not None for name in files)
             ):
                 _log.warning(
                     "%s: shards that another command has finished there are not used: %s", self.place, difference
@@ -309,14 +174,14 @@ class Change:
         self.place.prepare()
         other = notes.get(self.run)
         if other is None or not note.goes_on(other) or note.began - other.began > DAY:
-            self.place.write(self._note_file, msgspec.json.encode(note))
+            self.place.write(note_file(self.run), msgspec.json.encode(note))
         if self._has_lock and (manifest is not None or self._data is None):
             self._remove_others(manifest, resume=resume)
 
     def run_of(self, note: Note, notes: Mapping[str, Note | None] | None = None) -> str:
         """Return the name of the run that `begin` would begin, or go on with."""
         used_runs = self._used_runs()
-        for run, other in (self._notes() if notes is None else notes).items():
+        for run, other in (read_notes(self.place) if notes is None else notes).items():
             if other is not None and run not in used_runs and note.goes_on(other):
                 return run
         return msgspec.structs.replace(note, base=self._base).run(used_runs)
@@ -327,11 +192,7 @@ class Change:
 
     def _used_runs(self) -> set[str]:
         """Return the runs that made the dataset."""
-        return set() if self.manifest is None else {*self.manifest.runs, *map(_run_of, self.manifest.shards)}
-
-    @property
-    def _note_file(self) -> str:
-        return f"{UNFINISHED}/{self.run}.json"
+        return set() if self.manifest is None else {*self.manifest.runs, *map(run_of_shard, self.manifest.shards)}
 
     def reports(self, report_type: type[Any], shards: Container[int] | None = None) -> dict[int, Any]:
         """Return the reports of shards that are finished, by number. Shards are not read.
@@ -342,7 +203,7 @@ class Change:
         files = self.place.files()
         reports = {}
         for name in files:
-            number = self._reported_shard(name)
+            number = reported_shard(name, self.run)
             if number is not None and (shards is None or number in shards):
                 with contextlib.suppress(msgspec.DecodeError):  # the power failed while it was written
                     report = msgspec.json.decode(self.place.read(name) or b"", type=report_type)
@@ -352,12 +213,7 @@ class Change:
 
     def count_reports(self) -> int:
         """Return how many shards have a report; none is read."""
-        return sum(self._reported_shard(name) is not None for name in self.place.files())
-
-    def _reported_shard(self, name: str) -> int | None:
-        """Return the number of the shard whose report has this name; None for any other file."""
-        match = re.fullmatch(rf"{UNFINISHED}/{self.run}-(\d+)\.json", name)
-        return int(match[1]) if match else None
+        return sum(reported_shard(name, self.run) is not None for name in self.place.files())
 
     def forget_late(self, shards: Iterable[int]) -> None:
         """Remove what a part of this run has made, by its numbers of shards, if the run was ended meanwhile.
@@ -419,7 +275,7 @@ class Change:
             UsageError: the manifest would be larger than readers take.
             WriteError: that cannot be done.
         """
-        untold = self._notes()  # files that cannot be listed are found before the manifest is put
+        untold = read_notes(self.place)  # files that cannot be listed are found before the manifest is put
         if self.run:
             old_runs = manifest.runs | (self.manifest.runs if self.manifest and continues else {})
             runs = {run: samples for run, samples in old_runs.items() if run in untold}
@@ -488,9 +344,9 @@ class Change:
                 is_lost |= manifest is None or self._note.takes != shards_digest(manifest.shards)
             # Another process with the same command may have published this very run.
             is_used = manifest is not None and (
-                self.run in manifest.runs or any(_run_of(entry) == self.run for entry in manifest.shards)
+                self.run in manifest.runs or any(run_of_shard(entry) == self.run for entry in manifest.shards)
             )
-            reports = sum(self._reported_shard(name) is not None for name in files)
+            reports = sum(reported_shard(name, self.run) is not None for name in files)
             is_lost |= not reports
             if not is_used:
                 self.place.remove(sorted(name for name in files if is_lost or name.endswith((PARTIAL, ".plan"))))
@@ -505,20 +361,8 @@ class Change:
 
     def _is_cleared(self) -> bool:
         """Return whether the note of the run is gone, or that of another."""
-        note: Note | None = None
-        with contextlib.suppress(msgspec.DecodeError):
-            note = msgspec.json.decode(self.place.read(self._note_file) or b"", type=Note)
+        note = read_note(self.place, self.run)
         return self._note is None or note is None or not self._note.goes_on(note)
-
-    def _notes(self) -> dict[str, Note | None]:
-        """Return the notes of all runs under way or stopped; None for one that is damaged."""
-        notes: dict[str, Note | None] = {}
-        for name in self.place.files():
-            if match := _NOTE.fullmatch(name):
-                notes[match[1]] = None
-                with contextlib.suppress(msgspec.DecodeError):
-                    notes[match[1]] = msgspec.json.decode(self.place.read(name) or b"", type=Note)
-        return notes
 
     def _remove_others(
         self,
@@ -538,47 +382,35 @@ class Change:
         named = {LOCK, *kept_files} | (named_files(manifest) if manifest else set())
         if resume is None:
             # Before the files are listed: a run that ends later finds its note gone, and removes its own.
-            self.place.remove(f"{UNFINISHED}/{run}.json" for run in sorted(self._replaced_runs))
+            self.place.remove(map(note_file, sorted(self._replaced_runs)))
         # Listed before the look at the manifest: what another command has published by then is not removed.
-        files, notes = self.place.files(), self._notes()
+        files, notes = self.place.files(), read_notes(self.place)
         if not self._put_copy():
             before_last_note()
             if resume is None and self.run:  # what no manifest names, of this run alone
                 own = [name for name in files if name.startswith(f"{UNFINISHED}/{self.run}-")]
-                self.place.remove([*own, self._note_file])
+                self.place.remove([*own, note_file(self.run)])
             return
         untold = set(manifest.runs if manifest else ()) - {self.run}
-        kept_runs = set() if resume is None or not self.run else {self.run}
-        if not self._has_lock:  # others may be at work
-            now = time.time()
-            kept_runs |= {
-                run
-                for run, note in notes.items()
-                if run not in {self.run, *untold, *self._replaced_runs, *self._done_runs}
-                and note
-                and now - note.began < WEEK
-            }
-        others = [
-            name
-            for name in files
-            if name not in named and DATASET_FILE.fullmatch(name) and (self._has_lock or not _NAMELESS.search(name))
-        ]
-        run_of_file = {name: match[1] for name in others if (match := _RUN_IN_NAME.search(name))}
-        notes_kept = {f"{UNFINISHED}/{run}.json" for run in {*kept_runs, *untold}}
-
-        def is_left(name: str) -> bool:
-            run = run_of_file.get(name)
-            if name in notes_kept:
-                return False
-            if run == self.run and name.endswith(PARTIAL):
-                return True
-            return run not in kept_runs or (run == self.run and resume is False)
-
-        left = [name for name in others if is_left(name)]
-        self.place.remove(name for name in left if not name.startswith(UNFINISHED))
-        self.place.remove(name for name in left if name.startswith(UNFINISHED) and not _NOTE.fullmatch(name))
+        at_work = set() if self._has_lock else self._runs_at_work(notes) - untold
+        kept = Kept(
+            files=named,
+            run=self.run,
+            resumes=resume is True,
+            runs=at_work,
+            notes=at_work | untold | (set() if resume is None else {self.run}),
+            nameless=not self._has_lock,
+        )
+        left, left_of_runs, left_notes = kept.left(files)
+        self.place.remove(left)
+        self.place.remove(left_of_runs)
         before_last_note()
-        self.place.remove(name for name in left if _NOTE.fullmatch(name))
+        self.place.remove(left_notes)
+
+    def _runs_at_work(self, notes: Mapping[str, Note | None]) -> set[str]:
+        """Return the runs of other commands that may go on, where no lock says that they do not."""
+        ended, now = {self.run, *self._replaced_runs, *self._done_runs}, time.time()
+        return {run for run, note in notes.items() if run not in ended and note and now - note.began < WEEK}
 
     def _put_copy(self) -> bool:
         """Let the copy be that of the manifest, if there is one; return whether the manifest is still our own.
@@ -600,117 +432,3 @@ class Change:
         name = self.name(kind, ending)
         self.place.write(name, data)
         return data_entry(name, data)
-
-
-def named_files(manifest: Manifest) -> set[str]:
-    """Return the paths of all files of a dataset."""
-    return {MANIFEST, MANIFEST_COPY, *(entry.file for entry in manifest.files)}
-
-
-def make_manifest(
-    shards: Sequence[ShardEntry],
-    columns: Sequence[Mapping[str, ColumnTotals]],
-    fields: Sequence[Field],
-    origin: Origin,
-    rejected: Sequence[Rejected] = (),
-    **members: Any,
-) -> Manifest:
-    """Return the manifest of finished shards.
-
-    Args:
-        columns: bytes of every column, by field: of each shard, or of several together.
-        rejected: what was skipped, for the error.
-        members: other members of the manifest, such as its splits.
-
-    Raises:
-        SourceError: no sample was good.
-    """
-    samples = sum(shard.samples for shard in shards)
-    if not samples:
-        reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
-        raise SourceError(f"the dataset would hold no sample: {reason}")
-    return Manifest(
-        tool=f"packer {packer.__version__}",
-        samples=samples,
-        fields=tuple(fields),
-        shards=tuple(shards),
-        columns=totals(columns),
-        origin=origin,
-        classes=classes_of(origin, samples),
-        **members,
-    )
-
-
-def totals(columns: Sequence[Mapping[str, ColumnTotals]]) -> dict[str, ColumnTotals]:
-    """Return the totals of every column, by field, of several shards or datasets together."""
-    # A shard without samples says nothing of their shapes.
-    filled = [shard_columns for shard_columns in columns if any(total.raw for total in shard_columns.values())]
-    return {name: total_of(shard_columns[name] for shard_columns in filled or columns) for name in columns[0]}
-
-
-def shards_digest(shards: Iterable[ShardEntry]) -> str:
-    """Return a digest of shards that others are made from; empty if there are none."""
-    digests = " ".join(entry.digest for entry in shards)
-    return xxhash.xxh3_128_hexdigest(digests.encode()) if digests else ""
-
-
-def shard_file(run: str, number: int) -> str:
-    """Return the path of a shard within the dataset."""
-    return f"{SHARD_FOLDER}/{run}-{number:05d}.lmdb"
-
-
-def report_file(run: str, number: int) -> str:
-    """Return the path of the report of a finished shard."""
-    return f"{UNFINISHED}/{run}-{number:05d}.json"
-
-
-def check_output(place: Place, overwrite: bool) -> None:
-    """Raise UsageError if no dataset can be made at a place; called before the sources are opened. Writes nothing.
-
-    Raises:
-        UsageError: it holds something else, or a dataset that may not be replaced; or `overwrite` is no bool.
-    """
-    if not isinstance(overwrite, bool):
-        raise UsageError(f"overwrite {overwrite!r}: True or False is expected")
-    place.check_writable()
-    if isinstance(place, LocalPlace) and place.path.exists() and not place.path.is_dir():
-        raise UsageError(f"{place} is a file; name a folder that does not exist yet")
-    files = place.files()
-    if foreign := sorted(name for name in files if not DATASET_FILE.fullmatch(name)):
-        raise UsageError(f"{place} is not empty: it holds {foreign[0] or 'a file'}; name another place")
-    is_unfinished = any(name.startswith(UNFINISHED) and not re.match(PART_REPORT, name) for name in files)
-    if MANIFEST in files:
-        if not overwrite and not is_unfinished:
-            raise exists_error(place)
-    elif not is_unfinished and files.keys() - {LOCK}:
-        raise UsageError(
-            f"{place} is not empty, has no manifest and is not an unfinished conversion; `packer repair` takes a lost "
-            "manifest from its copy, or name a folder that does not exist yet"
-        )
-
-
-def exists_error(place: Place) -> UsageError:
-    """Return the error of a place where a dataset is that may not be replaced."""
-    return UsageError(f"{place} is a packed dataset already; use --overwrite to replace it")
-
-
-def differs_error(place: Place, difference: str) -> UsageError:
-    """Return the error of an unfinished run that cannot go on, since something has changed."""
-    return UsageError(
-        f"{place} holds an unfinished conversion that differs: {difference}; undo the change to go on with it, or use "
-        "--overwrite to begin again"
-    )
-
-
-def _run_of(entry: ShardEntry) -> str:
-    """Return the run that made a shard; empty for one of an earlier version."""
-    return entry.file.removeprefix(f"{SHARD_FOLDER}/").partition("-")[0] if "-" in entry.file else ""
-
-
-def _difference(other: Note | None, note: Note) -> str | None:
-    return "its note cannot be read" if other is None else other.difference(note)
-
-
-def _shorten(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 60 else text[:57] + "..."

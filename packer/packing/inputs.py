@@ -14,7 +14,7 @@ import msgspec
 
 from packer.errors import SourceError, UsageError, as_text
 from packer.format import MANIFEST, GivenCommand, Manifest, encode_constants, same_constants
-from packer.packing.commit import check_output, read_manifest
+from packer.packing.manifest import check_output, read_manifest
 from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.origin import classes_of, origin_of
 from packer.packing.places import LocalPlace, Place, place_of

@@ -17,7 +17,8 @@ import msgspec
 from packer.codecs import codec_name
 from packer.errors import SourceError, UsageError
 from packer.format import Field, GivenCommand, Manifest, ShardEntry, Splits
-from packer.packing.commit import UNNAMED_CHANGE, make_manifest
+from packer.packing.manifest import make_manifest
+from packer.packing.note import UNNAMED_CHANGE
 from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.places import Place
 from packer.packing.plan import Plan, make_plan

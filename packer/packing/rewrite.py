@@ -30,7 +30,9 @@ from packer.format import (
     clear_errors,
 )
 from packer.machine import processors
-from packer.packing.commit import Change, Note, shard_file, shards_digest
+from packer.packing.commit import Change
+from packer.packing.manifest import shards_digest
+from packer.packing.note import Note, shard_file
 from packer.packing.options import ConvertOptions
 from packer.packing.places import LocalPlace, Place
 from packer.packing.plan import ShardPlan

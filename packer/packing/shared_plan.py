@@ -29,7 +29,8 @@ import xxhash
 
 from packer.errors import PackerError, SourceError, UsageError, WriteError
 from packer.format import UNFINISHED, Field, clear_errors
-from packer.packing.commit import UNNAMED_CHANGE, Change, Note, differs_error
+from packer.packing.commit import Change
+from packer.packing.note import UNNAMED_CHANGE, Note, differs_error
 from packer.packing.places import Place, RemotePlace
 from packer.packing.plan import Plan, ShardPlan
 from packer.packing.source_files import SeenFiles, SourceFiles, Stamps, source_files

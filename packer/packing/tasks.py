@@ -34,7 +34,7 @@ from packer.format import (
     file_digest,
     shard_totals,
 )
-from packer.packing.commit import report_file, shard_file
+from packer.packing.note import report_file, shard_file
 from packer.packing.places import Place
 from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected

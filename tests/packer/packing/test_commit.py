@@ -17,6 +17,7 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, UsageError, WriteError
 from packer.export import export
+from packer.format import Shard
 from packer.format import manifest as manifests
 from packer.packing import LOCK, Change, LocalPlace, Note, SourceFiles, changing, source_files
 from packer.split import split
@@ -365,3 +366,6 @@ def test_a_manifest_that_no_reader_takes_replaces_nothing(tmp_path, monkeypatch,
         command()
     assert (out / "manifest.json").read_bytes() == before
     assert not verify(out).damages
+    for path in (out / "shards").iterdir():
+        with Shard(path) as shard:
+            assert not shard.header().origin
