@@ -113,6 +113,18 @@ def plan_of(source: Clouds, shard_size: int | None = None, codec: str = "none") 
     return make_plan(source, codec, shard_size)
 
 
+def test_where_the_codec_is_given_no_sample_is_read() -> None:
+    """Headers say all that a plan needs then; `auto` tries some."""
+
+    class Unread(Clouds):
+        def slice(self, start: int, stop: int) -> Source:
+            raise AssertionError("it is read")
+
+    assert make_plan(Unread([5, 7]), "lz4", None).samples == 2
+    with pytest.raises(AssertionError, match="it is read"):
+        make_plan(Unread([5, 7]), "auto", None)
+
+
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_sample_too_large_to_be_read_is_refused(codec: str) -> None:
     """A ragged sample of 4 GiB as an array, encoded or not, is named before anything is packed."""
