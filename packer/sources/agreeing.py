@@ -15,7 +15,7 @@ from packer.sources.table import SampleTable
 from packer.watcher import Watcher
 from packer.workers import Limits, call_guarded
 
-Kind = TypeVar("Kind", bound=Hashable)
+Item = TypeVar("Item", bound=Hashable)
 
 #: Samples of one kind that are read at most, to find a good one.
 MOST_TRIED = 64
@@ -96,7 +96,7 @@ def _read_all(source: Source) -> None:
         pass
 
 
-def usual(kinds: Iterable[Kind]) -> Kind:
+def usual(kinds: Iterable[Item]) -> Item:
     """Return the most frequent kind, the first one if several are; there must be at least one.
 
     It is the kind of the dataset. A file of another kind is bad, even if it is the first file.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ from packer.workers import Limits, call_guarded
 
 Item = TypeVar("Item")
 Header = TypeVar("Header")
-Layout = TypeVar("Layout", bound=Hashable)
 
 #: Files that have to be read whole are read one at a time if they have more bytes: many of them fill the memory.
 _LARGE_BYTES = 2**22

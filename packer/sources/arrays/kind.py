@@ -9,7 +9,7 @@ from typing import Any
 from packer.sources.arrays.collecting import ArrayFacts, agree
 from packer.sources.arrays.completing import complete
 from packer.sources.arrays.pairing import pair
-from packer.sources.arrays.source import read_table
+from packer.sources.arrays.reading import read_table
 from packer.sources.arrays.units import look
 from packer.sources.files import walk
 from packer.sources.kinds import Kind

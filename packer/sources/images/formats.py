@@ -175,7 +175,7 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
     if isinstance(value, Image.Image):
         pillow.check_as_meant(value)
         return EncodedImage.of(
-            np.ascontiguousarray(pillow.pixels_of(value, pillow.layout_of(value, options), options)), b""
+            np.ascontiguousarray(pillow.pixels_of(value, pillow.decoding_of(value, options), options)), b""
         )
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(value)
@@ -277,31 +277,31 @@ def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
     return oriented._replace(has_palette=header.colour == png.PALETTE)
 
 
-def _tiff_header(layout: tiff.Layout, options: ImageOptions) -> ImageHeader:
+def _tiff_header(header: tiff.TiffHeader, options: ImageOptions) -> ImageHeader:
     """Return the header of a TIFF that tifffile reads."""
-    options.check_size(layout.width, layout.height)
-    if options.mode and (layout.stack or layout.channels > 4):
-        what = "a stack of images" if layout.stack else f"an image of {layout.channels} channels"
+    options.check_size(header.width, header.height)
+    if options.mode and (header.stack or header.channels > 4):
+        what = "a stack of images" if header.stack else f"an image of {header.channels} channels"
         raise SourceError(f"holds {what}, which --mode does not convert; leave it out")
-    check_mode(layout.dtype, options)
-    if options.orient and layout.stack and layout.turn in TURNS:
+    check_mode(header.dtype, options)
+    if options.orient and header.stack and header.turn in TURNS:
         raise SourceError("holds a stack of images with an orientation tag, which --orient does not turn; leave it out")
-    notes = list(layout.notes)
-    if layout.profile and not is_srgb(layout.profile, "L" if layout.channels < 3 else "RGB"):
+    notes = list(header.notes)
+    if header.profile and not is_srgb(header.profile, "L" if header.channels < 3 else "RGB"):
         notes.append(PROFILE)
-    if layout.bits < 8 and layout.photometric != "PALETTE":
+    if header.bits < 8 and header.photometric != "PALETTE":
         notes.append(FEW_BITS)
-    channels = CHANNELS[options.mode] if options.mode else layout.channels
-    header = oriented_header(layout.height, layout.width, channels, layout.dtype, notes, layout.turn, options)
-    has_palette = layout.photometric == "PALETTE"
-    return header._replace(has_palette=has_palette, axes=layout.axes, stack=layout.stack, unwritten=layout.unwritten)
+    channels = CHANNELS[options.mode] if options.mode else header.channels
+    found = oriented_header(header.height, header.width, channels, header.dtype, notes, header.turn, options)
+    has_palette = header.photometric == "PALETTE"
+    return found._replace(has_palette=has_palette, axes=header.axes, stack=header.stack, unwritten=header.unwritten)
 
 
 def _tiff_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
     """Return the pixels of a TIFF that tifffile reads, and that holds one image."""
-    values, layout = tiff.read(io.BytesIO(data), options.palette == "index")
-    if layout.stack:
+    values, header = tiff.read(io.BytesIO(data), options.palette == "index")
+    if header.stack:
         raise SourceError("holds a stack of images where one is expected; save the wanted one as a file of its own")
-    check_mode(layout.dtype, options)
+    check_mode(header.dtype, options)
     values = convert(values, options.mode) if options.mode else values
-    return oriented(values, layout.turn if options.orient else 1)
+    return oriented(values, header.turn if options.orient else 1)

@@ -75,7 +75,7 @@ _MULTIPLIED_ALPHA = 1
 _UNSIGNED, _SIGNED = 1, 2
 
 
-class _Layout(NamedTuple):
+class _Decoding(NamedTuple):
     """How an image is read: the Pillow mode it is converted to first, channels and dtype."""
 
     mode: str
@@ -83,18 +83,18 @@ class _Layout(NamedTuple):
     dtype: str
 
 
-_LAYOUTS = {
-    "1": _Layout("L", 1, "uint8"),
-    "L": _Layout("L", 1, "uint8"),
-    "LA": _Layout("LA", 2, "uint8"),
-    "La": _Layout("LA", 2, "uint8"),
-    "RGB": _Layout("RGB", 3, "uint8"),
-    "RGBA": _Layout("RGBA", 4, "uint8"),
-    "PA": _Layout("RGBA", 4, "uint8"),
-    "I;16": _Layout("I;16", 1, "uint16"),
-    "I;16B": _Layout("I;16B", 1, "uint16"),
-    "I": _Layout("I", 1, "int32"),
-    "F": _Layout("F", 1, "float32"),
+_DECODINGS = {
+    "1": _Decoding("L", 1, "uint8"),
+    "L": _Decoding("L", 1, "uint8"),
+    "LA": _Decoding("LA", 2, "uint8"),
+    "La": _Decoding("LA", 2, "uint8"),
+    "RGB": _Decoding("RGB", 3, "uint8"),
+    "RGBA": _Decoding("RGBA", 4, "uint8"),
+    "PA": _Decoding("RGBA", 4, "uint8"),
+    "I;16": _Decoding("I;16", 1, "uint16"),
+    "I;16B": _Decoding("I;16B", 1, "uint16"),
+    "I": _Decoding("I", 1, "int32"),
+    "F": _Decoding("F", 1, "float32"),
 }
 #: Further modes of Pillow that it can make RGB of.
 _CONVERTIBLE = ("CMYK", "YCbCr", "HSV")
@@ -113,10 +113,10 @@ def header_of(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Image
     with _opened(file, kind, options) as opened:
         if opened is None:
             return None
-        image, layout = opened
-        notes = [*_changes(image, with_alpha=layout.mode == "RGBA")]
-        channels = CHANNELS[options.mode] if options.mode else layout.channels
-        header = oriented_header(image.height, image.width, channels, layout.dtype, notes, _turn_of(image), options)
+        image, decoding = opened
+        notes = [*_changes(image, with_alpha=decoding.mode == "RGBA")]
+        channels = CHANNELS[options.mode] if options.mode else decoding.channels
+        header = oriented_header(image.height, image.width, channels, decoding.dtype, notes, _turn_of(image), options)
         return header._replace(has_palette=image.mode == "P")
 
 
@@ -124,8 +124,8 @@ def jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
     """Return the pixels of a JPEG, with its file unless they are other ones: of CMYK, or gray made from colours."""
     with quiet(), _opened(io.BytesIO(data), "JPEG", options) as opened:
         assert opened is not None, "only of TIFF there is none"
-        image, layout = opened
-        channels = CHANNELS[options.mode] if options.mode else layout.channels
+        image, decoding = opened
+        channels = CHANNELS[options.mode] if options.mode else decoding.channels
         if (image.mode, channels) in _JPEG_MODES:
             try:
                 pixels, warning = checked_jpeg(data, channels)
@@ -136,7 +136,7 @@ def jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
             if warning:
                 _say_once(warning)
             return oriented(EncodedImage.of(pixels, data), _turn_of(image) if options.orient else 1)
-        return pixels_of(image, layout, options)
+        return pixels_of(image, decoding, options)
 
 
 def _say_once(warning: str) -> None:
@@ -151,7 +151,7 @@ def image_of(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any] | No
     with quiet(), _opened(io.BytesIO(data), kind, options) as opened:
         if opened is None:
             return None
-        image, layout = opened
+        image, decoding = opened
         if kind == "TIFF":
             _silence_libtiff()
         if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_COMPRESSION) == _JPEG:
@@ -161,7 +161,7 @@ def image_of(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any] | No
                 offsets = tags.get(_TILES, tags.get(_STRIPS, ()))
                 places = zip(offsets, tags.get(_TILE_BYTES, tags.get(_STRIP_BYTES, ())), strict=True)
                 tiff.check_jpegs(io.BytesIO(data), places, bytes(tags.get(_JPEG_TABLES, b"")), of_each)
-        return pixels_of(image, layout, options)
+        return pixels_of(image, decoding, options)
 
 
 @functools.cache
@@ -177,18 +177,18 @@ def _silence_pillow() -> None:
     TiffImagePlugin.logger.addFilter(lambda record: False)
 
 
-def pixels_of(image: Image.Image, layout: _Layout, options: ImageOptions) -> NDArray[Any]:
+def pixels_of(image: Image.Image, decoding: _Decoding, options: ImageOptions) -> NDArray[Any]:
     """Return the pixels of an opened image, (H, W, C), as `options` ask for them."""
-    turn = _turn_of(image) if options.orient else 1  # decoding may drop it
-    pixels = np.asarray(image if image.mode == layout.mode else image.convert(layout.mode))
-    pixels = pixels.view(layout.dtype) if layout.dtype == "uint32" else pixels.astype(layout.dtype, copy=False)
+    turn = _turn_of(image) if options.orient else 1  # converting may drop it
+    pixels = np.asarray(image if image.mode == decoding.mode else image.convert(decoding.mode))
+    pixels = pixels.view(decoding.dtype) if decoding.dtype == "uint32" else pixels.astype(decoding.dtype, copy=False)
     pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
     return oriented(convert(pixels, options.mode) if options.mode else pixels, turn)
 
 
 @contextlib.contextmanager
-def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterator[tuple[Image.Image, _Layout] | None]:
-    """Open an image; yield it with its layout, or None if it is a TIFF that Pillow does not read as it is meant.
+def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterator[tuple[Image.Image, _Decoding] | None]:
+    """Open an image; yield it with its decoding, or None if it is a TIFF that Pillow does not read as it is meant.
 
     Raises:
         SourceError: it is damaged, too large, or cannot be read without loss.
@@ -200,9 +200,9 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
             return
         with image:
             options.check_size(image.width, image.height)
-            layout = layout_of(image, options)
-            check_mode(layout.dtype, options)
-            yield image, layout
+            decoding = decoding_of(image, options)
+            check_mode(decoding.dtype, options)
+            yield image, decoding
     except PackerError:
         raise
     except MemoryError as error:
@@ -214,27 +214,29 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
         raise SourceError(reason) from error
 
 
-def layout_of(image: Image.Image, options: ImageOptions) -> _Layout:
+def decoding_of(image: Image.Image, options: ImageOptions) -> _Decoding:
     """Return how an opened image is read; raises SourceError if it cannot be read without loss."""
     if getattr(image, "n_frames", 1) > 1:
         raise SourceError("holds several images (an animation or pages); save the wanted one as a file of its own")
     if image.mode == "P":
         if options.palette == "index":
-            return _Layout("P", 1, "uint8")
-        return _LAYOUTS["RGBA" if "transparency" in image.info else "RGB"]
+            return _Decoding("P", 1, "uint8")
+        return _DECODINGS["RGBA" if "transparency" in image.info else "RGB"]
     if image.mode in ("1", "L", "RGB") and options.mode == "rgba" and "transparency" in image.info:
-        return _LAYOUTS["RGBA"]
-    layout = _LAYOUTS.get(image.mode)
-    if layout is None:
+        return _DECODINGS["RGBA"]
+    decoding = _DECODINGS.get(image.mode)
+    if decoding is None:
         if options.mode is None or image.mode not in _CONVERTIBLE:
             advice = "convert them with --mode rgb" if image.mode in _CONVERTIBLE else "save it as RGB"
             raise SourceError(f"has {image.mode} colours, which cannot be kept; {advice}")
-        layout = _LAYOUTS["RGB"]
-    if isinstance(image, TiffImagePlugin.TiffImageFile) and layout.dtype == "int32":  # one wide mode for several types
+        decoding = _DECODINGS["RGB"]
+    if (
+        isinstance(image, TiffImagePlugin.TiffImageFile) and decoding.dtype == "int32"
+    ):  # one wide mode for several types
         is_unsigned = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0] == _UNSIGNED
         narrow = "int16" if max(image.tag_v2.get(_BITS, (1,))) == 16 else "int32"
-        return layout._replace(dtype="uint32" if is_unsigned else narrow)
-    return layout
+        return decoding._replace(dtype="uint32" if is_unsigned else narrow)
+    return decoding
 
 
 def check_as_meant(image: Image.Image) -> None:
@@ -269,7 +271,7 @@ def _is_as_meant(image: TiffImagePlugin.TiffImageFile) -> bool:
     pixels as the orientation tag says, divides by alpha, or inverts nothing where white is 0 in more than 8 bits.
     """
     tags = image.tag_v2
-    dtype = _LAYOUTS.get(image.mode, _LAYOUTS["RGB"]).dtype
+    dtype = _DECODINGS.get(image.mode, _DECODINGS["RGB"]).dtype
     bits, form = max(tags.get(_BITS, (1,))), tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0]
     return not (
         getattr(image, "n_frames", 1) > 1

@@ -42,7 +42,7 @@ INVERTED = "white is 0 in the file: values are inverted, so that black is 0"
 NO_VALUE = "one value stands for missing ones (nodata of GDAL): it is packed as it is"
 
 
-class Layout(NamedTuple):
+class TiffHeader(NamedTuple):
     """What one TIFF holds, as it is packed.
 
     Attributes:
@@ -68,7 +68,7 @@ class Layout(NamedTuple):
     notes: tuple[str, ...]
 
 
-def look(file: str | io.BytesIO, as_index: bool) -> Layout:
+def look(file: str | io.BytesIO, as_index: bool) -> TiffHeader:
     """Return what a file holds, from its directories alone.
 
     Args:
@@ -78,21 +78,21 @@ def look(file: str | io.BytesIO, as_index: bool) -> Layout:
         SourceError: it is damaged, or holds what cannot be packed.
     """
     with _opened(file) as tiff:
-        return _layout(tiff, as_index)
+        return _header(tiff, as_index)
 
 
 def read(
     file: str | io.BytesIO, as_index: bool, start: int = 0, stop: int | None = None
-) -> tuple[NDArray[Any], Layout]:
+) -> tuple[NDArray[Any], TiffHeader]:
     """Return (H, W, C) of an image, or the rows start..stop of the first axis of a stack, as stored but for `INVERTED`.
 
     Arguments and errors as for `look`.
     """
     with _opened(file) as tiff:
-        layout, series = _layout(tiff, as_index), tiff.series[0]
-        if layout.stack and len(series.pages) == math.prod(layout.stack):
-            each = math.prod(layout.stack[1:])
-            stop = layout.stack[0] if stop is None else stop
+        header, series = _header(tiff, as_index), tiff.series[0]
+        if header.stack and len(series.pages) == math.prod(header.stack):
+            each = math.prod(header.stack[1:])
+            stop = header.stack[0] if stop is None else stop
             empty = np.zeros(series.keyframe.shape, series.dtype)
             _check_pages(tiff, series.pages[start * each : stop * each])
             pages = [
@@ -103,19 +103,19 @@ def read(
         else:
             _check_pages(tiff, series.pages)
             values, axes = series.asarray(maxworkers=1), series.axes
-            values = values[start:stop] if layout.stack else values
+            values = values[start:stop] if header.stack else values
         values = np.moveaxis(values, axes.index("S"), -1) if "S" in axes else values
-    shape = (-1, *layout.stack[1:]) if layout.stack else ()
-    has_channels = not layout.stack or layout.channels > 1 or "S" in axes
-    values = values.reshape(*shape, layout.height, layout.width, *((layout.channels,) if has_channels else ()))
-    if layout.bits < 8 and layout.photometric != "PALETTE":
-        values = values.astype(np.uint8) * np.uint8(255 // (2**layout.bits - 1))
-    if layout.photometric == "MINISWHITE" and layout.dtype.startswith("uint"):
-        values = np.iinfo(layout.dtype).max - values
-    return np.ascontiguousarray(values.astype(layout.dtype, copy=False)), layout
+    shape = (-1, *header.stack[1:]) if header.stack else ()
+    has_channels = not header.stack or header.channels > 1 or "S" in axes
+    values = values.reshape(*shape, header.height, header.width, *((header.channels,) if has_channels else ()))
+    if header.bits < 8 and header.photometric != "PALETTE":
+        values = values.astype(np.uint8) * np.uint8(255 // (2**header.bits - 1))
+    if header.photometric == "MINISWHITE" and header.dtype.startswith("uint"):
+        values = np.iinfo(header.dtype).max - values
+    return np.ascontiguousarray(values.astype(header.dtype, copy=False)), header
 
 
-def _layout(tiff: Any, as_index: bool) -> Layout:
+def _header(tiff: Any, as_index: bool) -> TiffHeader:
     first, *others = tiff.series
     page = first.keyframe
     if others := [one for one in others if not one.keyframe.subfiletype & _REDUCED_OR_MASK]:
@@ -143,7 +143,7 @@ def _layout(tiff: Any, as_index: bool) -> Layout:
         GEO: any(tag in page.tags for tag in GEO_TAGS),
         NO_VALUE: NO_DATA in page.tags,
     }
-    return Layout(
+    return TiffHeader(
         axes[:-2],
         tuple(length for axis, length in zip(first.axes, first.shape, strict=True) if axis not in "SYX"),
         lengths["Y"],

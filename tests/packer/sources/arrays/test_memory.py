@@ -15,7 +15,7 @@ from packer.checking import compare
 from packer.convert import convert
 from packer.errors import SourceError
 from packer.sources import SourceOptions, base
-from packer.sources.arrays import source as reading
+from packer.sources.arrays import reading
 from packer.sources.arrays.hdf5_files import faults_named
 from packer.workers import memory_within
 from readers import PackedDataset

@@ -15,7 +15,7 @@ from opened_sources import open_npy, read_joined
 
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, open_sources
-from packer.sources.arrays import source as npy
+from packer.sources.arrays import reading as npy
 
 X = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
 Y = np.arange(10, dtype=np.int64)

@@ -13,7 +13,7 @@ from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources import SourceOptions, base
-from packer.sources.arrays import source as npy
+from packer.sources.arrays import reading as npy
 from readers import PackedDataset
 
 FILES, FOLDERS = SourceOptions(samples="files"), SourceOptions(samples="folders")

@@ -65,7 +65,7 @@ def test_a_batch_is_the_matrix_again(tmp_path_factory: pytest.TempPathFactory, c
 
 def test_rows_are_read_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many blocks a source gives, and wherever a part begins, a row is the same."""
-    monkeypatch.setattr("packer.sources.arrays.source.BLOCK_BYTES", 300)
+    monkeypatch.setattr("packer.sources.arrays.reading.BLOCK_BYTES", 300)
     counts = np.random.default_rng(0).integers(0, 3, (50, GENES)).tolist()
     source = open_hdf5(write(tmp_path / "a.h5", counts), sparse=["/X"], skip=["var"])
     for start, stop in ((0, 50), (13, 31)):

@@ -43,7 +43,7 @@ def test_rows_in_any_chunks(
     else:
         suffix = ".zarr"
     path = write_zarr(tmp_path / f"a{suffix}", {"g/x": X}, version, **CHUNKS[chunks])
-    monkeypatch.setattr("packer.sources.arrays.source.BLOCK_BYTES", 100)
+    monkeypatch.setattr("packer.sources.arrays.reading.BLOCK_BYTES", 100)
     reads: list[Any] = []
     plain = zarr.Array.__getitem__
     monkeypatch.setattr(zarr.Array, "__getitem__", lambda self, place: reads.append(place) or plain(self, place))
@@ -132,7 +132,7 @@ def test_attributes_that_are_neither_numbers_nor_text_are_named(tmp_path: Path) 
 
 def test_large_samples_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of an array that is large are read one after another."""
-    monkeypatch.setattr("packer.sources.arrays.source.LARGE_BYTES", 100)
+    monkeypatch.setattr("packer.sources.arrays.reading.LARGE_BYTES", 100)
     path = write_zarr(tmp_path / "a.zarr", {"g/x": X, "h/x": X[:30]}, 3, chunks=(8, 3, 2))
     convert(path, tmp_path / "out", workers=0, source=SourceOptions(samples="groups"))
     np.testing.assert_array_equal(PackedDataset(tmp_path / "out")["g"]["x"], X)
