@@ -77,7 +77,9 @@ class ResizedCrop:
             `{"global": (2, 224, (0.4, 1)), "local": (8, 96, (0.05, 0.4))}` has the number of crops, their size and
             their scale; what is left out at the end is that of the other arguments. None gives (B, C, height, width).
         interpolation: `"bilinear"` or `"bicubic"`.
-        boxes, min_visible, box_format: as of `Crop`: boxes move, shrink and grow with the pixels. Not with `views`.
+        boxes: as of `Crop`: they move, shrink and grow with the pixels. Not with `views`.
+        min_visible: as of `Crop`.
+        box_format: as of `Crop`.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
