@@ -10,7 +10,7 @@ if there is time to hide (see `threads`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -162,37 +162,12 @@ class Loader(DataLoader[Any]):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **others: Any,
     ) -> None:
-        for name, value in others.items():
-            if name == "window":
-                raise UsageError("Loader takes no window: the argument is called shuffle_window")
-            torch_parameters = signature(DataLoader.__init__).parameters
-            if name not in torch_parameters:
-                raise TypeError(f"Loader got an unexpected keyword argument {name!r}")
-            # Frameworks that build a loader again pass on torch's defaults.
-            if value not in (torch_parameters[name].default, default_collate):
-                instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
-                raise UsageError(f"Loader takes no {name}: {instead}")
+        _refuse_others(others)
         dataset, subset = _without_subsets(dataset)
-        if isinstance(dataset, str | os.PathLike):
-            raise UsageError(f"Loader reads a dataset, not its path: Loader(PackedDataset({str(dataset)!r}), ...)")
-        if isinstance(dataset, ConcatDataset):
-            raise UsageError(
-                "Loader reads no ConcatDataset: give first + second, datasets of the same fields and transforms, "
-                "or use DataLoader"
-            )
-        if not isinstance(dataset, Mix) and not reads_batches(dataset):
-            raise UsageError(
-                f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
-                "have their own __getitem__, use DataLoader"
-            )
+        _check_dataset(dataset)
         if as_numpy and device is not None:
             raise UsageError("as_numpy and device do not go together: numpy arrays are in main memory; leave out one")
-        if (rank is None) != (world_size is None):
-            raise UsageError("rank and world_size go together; give both or none")
-        if mesh is not None:
-            if rank is not None:
-                raise UsageError("mesh says which rank this is, and of how many: leave out rank and world_size")
-            rank, world_size = rank_in_mesh(mesh)
+        self._given_rank, self._given_nodes = _given_rank(rank, world_size, mesh), nodes
         check_count("prefetch", prefetch)
         check_count("repeat", repeat)
         check_seed(seed)
@@ -201,40 +176,30 @@ class Loader(DataLoader[Any]):
         )
         check_choice("on_error", on_error, ("stop", "skip"))
         drop_last, prefetch = bool(drop_last), int(prefetch)  # torch and deques take no values of numpy
-        self.on_error = on_error
-        self.skipped: dict[int, str] = {}
         # How batches are read, and into what memory.
         source = dataset._source
-        self._seed = seed
-        self.as_numpy = as_numpy
-        self.channels_last = channels_last
+        self.on_error = on_error
+        self.skipped: dict[int, str] = {}
+        self.as_numpy, self.channels_last = as_numpy, channels_last
         self.device = None if device is None else resolve_device(device)
-        collate = None if collate_fn is default_collate else collate_fn
         self.threads = count_threads(threads, source, repeat * len(dataset if subset is None else subset))
         self.prefetch = prefetch
         on_gpu = self.device is not None and self.device.type == "cuda"
         # Called last, and only if needed: on a machine with a GPU the call alone spoils forking.
         self._pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
-        self._collate = collate
+        self._collate = None if collate_fn is default_collate else collate_fn
         self._call_threads = None if threads == "auto" else self.threads
         self._use_transforms(source)
         # Which samples come when; torch's DataLoader gets the same as samplers.
-        self._given_rank = None if rank is None or world_size is None else (rank, world_size)
-        self._given_nodes = nodes
-        self._make_order: Callable[[int], Order] | None
+        self._seed = seed
+        self._make_order: Callable[[int], Order] | None = None
+        for_torch: dict[str, Any] = {"pin_memory": pin_memory, "collate_fn": self._collate}
         if batch_sampler is not None:
             excluded = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
-            if subset is not None:
-                raise UsageError("batch_sampler makes the batches: give it the dataset itself, not a Subset")
-            if any(excluded) or rank is not None:
-                raise UsageError(
-                    "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, "
-                    "shuffle_window, repeat, rank and mesh"
-                )
+            _check_batch_sampler(subset, any(excluded) or self._given_rank is not None)
             self.share = Share(1)
-            self._make_order = None
             self._position = Position(BatchOrder(batch_sampler, len(dataset), seed))
-            super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory, collate_fn=collate)
+            super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), **for_torch)
             return
         self._make_order = partial(make_order, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
         check_count("batch_size", batch_size)
@@ -249,14 +214,7 @@ class Loader(DataLoader[Any]):
                 f"of {self.share.global_batch_size:,}; take smaller batches"
             )
         own_sampler, common_sampler = (EpochSampler(self._position, share) for share in (self.share, Share(batch_size)))
-        super().__init__(
-            dataset,
-            batch_size,
-            sampler=own_sampler,
-            drop_last=drop_last,
-            pin_memory=pin_memory,
-            collate_fn=collate,
-        )
+        super().__init__(dataset, batch_size, sampler=own_sampler, drop_last=drop_last, **for_torch)
         # torch would make it from `own_sampler`; frameworks that take batches from it share them among the ranks
         # themselves.
         vars(self)["batch_sampler"] = EpochBatchSampler(common_sampler, batch_size, drop_last)
@@ -424,6 +382,67 @@ class Loader(DataLoader[Any]):
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
+
+
+def _refuse_others(arguments: Mapping[str, Any]) -> None:
+    """Raise an error if arguments of torch's DataLoader that Loader does not take have a value, or are none of these.
+
+    Raises:
+        UsageError: it is one of torch's.
+        TypeError: nobody knows it.
+    """
+    for name, value in arguments.items():
+        if name == "window":
+            raise UsageError("Loader takes no window: the argument is called shuffle_window")
+        torch_parameters = signature(DataLoader.__init__).parameters
+        if name not in torch_parameters:
+            raise TypeError(f"Loader got an unexpected keyword argument {name!r}")
+        # Frameworks that build a loader again pass on torch's defaults.
+        if value not in (torch_parameters[name].default, default_collate):
+            instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
+            raise UsageError(f"Loader takes no {name}: {instead}")
+
+
+def _check_dataset(dataset: Any) -> None:
+    """Raise UsageError if it is no dataset whose batches can be read whole."""
+    if isinstance(dataset, str | os.PathLike):
+        raise UsageError(f"Loader reads a dataset, not its path: Loader(PackedDataset({str(dataset)!r}), ...)")
+    if isinstance(dataset, ConcatDataset):
+        raise UsageError(
+            "Loader reads no ConcatDataset: give first + second, datasets of the same fields and transforms, "
+            "or use DataLoader"
+        )
+    if not isinstance(dataset, Mix) and not reads_batches(dataset):
+        raise UsageError(
+            f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
+            "have their own __getitem__, use DataLoader"
+        )
+
+
+def _given_rank(rank: int | None, world_size: int | None, mesh: DeviceMesh | None) -> tuple[int, int] | None:
+    """Return the rank and the number of ranks that the caller gave, or those of a mesh; None without either.
+
+    Raises:
+        UsageError: one without the other, or both and a mesh.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size go together; give both or none")
+    if mesh is None:
+        return None if rank is None or world_size is None else (rank, world_size)
+    if rank is not None:
+        raise UsageError("mesh says which rank this is, and of how many: leave out rank and world_size")
+    return rank_in_mesh(mesh)
+
+
+def _check_batch_sampler(subset: Numbers | None, has_others: bool) -> None:
+    """Raise UsageError if something else than a batch_sampler says which batches there are, too."""
+    if subset is not None:
+        raise UsageError("batch_sampler makes the batches: give it the dataset itself, not a Subset")
+    if has_others:
+        raise UsageError(
+            "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, "
+            "shuffle_window, repeat, rank and mesh"
+        )
 
 
 def _without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]:

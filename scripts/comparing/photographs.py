@@ -23,6 +23,7 @@ from inputs.pictures import photographs
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from comparing.systems import ffcv_epochs
 from packer.convert import convert
 from packer.sources import SourceOptions
 from readers import Loader, PackedDataset, ResizedCrop
@@ -133,11 +134,8 @@ def compare(folder: Path, count: int = FILES, rounds: int = ROUNDS) -> str:
 
 def _ffcv(loose: Folder, path: Path) -> tuple[tuple[float, int], dict[str, Callable[[], Iterable[Any]]]]:
     """Write the same files by FFCV, their JPEG kept; return seconds and bytes, and what begins an epoch."""
-    import numba
     from ffcv.fields import IntField, RGBImageField
     from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
-    from ffcv.loader import Loader as FfcvLoader
-    from ffcv.loader import OrderOption
     from ffcv.transforms import RandomHorizontalFlip, ToTensor
     from ffcv.writer import DatasetWriter
 
@@ -146,19 +144,11 @@ def _ffcv(loose: Folder, path: Path) -> tuple[tuple[float, int], dict[str, Calla
     DatasetWriter(str(path), fields, num_workers=WORKERS).from_indexed_dataset(_Whole(loose))
     written = time.perf_counter() - began, path.stat().st_size
 
-    def begin(threads: int) -> Any:
+    def pipelines() -> dict[str, list[Any]]:
         image = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), RandomHorizontalFlip(), ToTensor()]
-        pipelines = {"image": image, "label": [IntDecoder(), ToTensor()]}
-        options = {"os_cache": True, "order": OrderOption.RANDOM, "drop_last": False}
-        loader = FfcvLoader(str(path), batch_size=BATCH, num_workers=threads, pipelines=pipelines, **options)
-        for _ in loader:  # compiled in the first epoch
-            pass
-        return loader
+        return {"image": image, "label": [IntDecoder(), ToTensor()]}
 
-    shared = numba.uint8[::1]
-    loaders = {f"FFCV, {threads} threads": begin(threads) for threads in (1, 2)}
-    shared.mutable = True  # as in `systems.Ffcv`
-    return written, {name: loader.__iter__ for name, loader in loaders.items()}
+    return written, {f"FFCV, {name}": way for name, way in ffcv_epochs(path, BATCH, pipelines).items()}
 
 
 class _Whole(Dataset[Any]):

@@ -89,24 +89,33 @@ class Ffcv(System):
         DatasetWriter(str(path), fields, num_workers=WORKERS).from_indexed_dataset(tuples)
 
     def epochs(self, loose: Loose, path: Path, batch: int) -> Epochs:
-        import numba
-        from ffcv.loader import Loader as FfcvLoader
-        from ffcv.loader import OrderOption
+        return ffcv_epochs(path, batch)
 
-        def begin(workers: int) -> Any:
-            options = {"os_cache": True, "order": OrderOption.RANDOM, "drop_last": False}
-            loader = FfcvLoader(str(path), batch_size=batch, num_workers=workers, **options)
-            for _ in loader:  # compiled in the first epoch
-                pass
-            return loader
 
-        # FFCV makes numba's type of writable bytes, which the whole process shares, read-only. No other compiled code
-        # works after that, so it is changed back.
-        shared = numba.uint8[::1]
-        loaders = {f"{workers} threads": begin(workers) for workers in (1, WORKERS)}
-        shared.mutable = True
-        self.kept.extend(loaders.values())
-        return {name: loader.__iter__ for name, loader in loaders.items()}
+def ffcv_epochs(path: Path, batch: int, make_pipelines: Callable[[], dict[str, list[Any]]] = dict) -> Epochs:
+    """Return what begins an epoch of a file of FFCV, by one thread and by several; its loops are compiled.
+
+    Args:
+        make_pipelines: makes the operations of each field, for one loader; by default values come as they are stored.
+    """
+    import numba
+    from ffcv.loader import Loader as FfcvLoader
+    from ffcv.loader import OrderOption
+
+    def begin(threads: int) -> Any:
+        options = {"os_cache": True, "order": OrderOption.RANDOM, "drop_last": False, "pipelines": make_pipelines()}
+        loader = FfcvLoader(str(path), batch_size=batch, num_workers=threads, **options)
+        for _ in loader:  # compiled in the first epoch
+            pass
+        return loader
+
+    # FFCV makes numba's type of writable bytes, which the whole process shares, read-only. No other compiled code works
+    # after that, so it is changed back.
+    shared = numba.uint8[::1]
+    loaders = {f"{threads} threads": begin(threads) for threads in (1, WORKERS)}
+    shared.mutable = True
+    Ffcv.kept.extend(loaders.values())
+    return {name: loader.__iter__ for name, loader in loaders.items()}
 
 
 class MemoryMap(System):

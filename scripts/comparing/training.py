@@ -2,7 +2,7 @@
 
     $ scripts/compare --only training
 
-Crops: 128 of 192 px and the same place of 32 of 48 px, half of them mirrored, as float32 from 0 to 1, batches of 32.
+Crops: 128 of 192 px and the same place of 32 of 48 px, half of them mirrored, as float32, batches of 32.
 Windows: 8 images of 64 px up to a step, and 16 actions from it on, batches of 32. Ways are read in turn. Beside samples
 a second stand those a second of processor time, of all threads and processes: they say more on a machine that is
 shared.
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from comparing.inputs import WORKLOADS, Loose, Sample, loose
-from comparing.systems import Arrow, Ffcv, Lmdb, MemoryMap, Ours, System
+from comparing.systems import Arrow, Ffcv, Lmdb, MemoryMap, Ours, System, ffcv_epochs
 from packer.convert import convert
 from packer.sources import SourceOptions
 from readers import Crop, Loader, PackedDataset, Windows
@@ -128,7 +128,7 @@ class Cropped(Dataset[Any]):
             rows, columns = (slice(start * times, start * times + CROP[name]) for start in (top, left))
             crop = np.asarray(sample[name])[rows, columns]
             crop = np.ascontiguousarray(crop[:, ::-1] if flip else crop)
-            cropped[name] = torch.from_numpy(crop).permute(2, 0, 1) * (1 / 255)
+            cropped[name] = torch.from_numpy(crop).permute(2, 0, 1).float()
         return cropped
 
 
@@ -177,31 +177,10 @@ def pair_ways(bench: Bench) -> Ways:
     crop = Crop(CROP["hr"], of="hr", aligned={"lr": CROP["hr"] // CROP["lr"]}, flips=True)
     for system in (Ours("lz4"), Ours("none")):
         path = written(system, ".packed")
-        for name, transform in (("", _as_float), (", the same buffers", FloatBuffers())):
-            dataset = PackedDataset(path, crop=crop, batch_transform=transform)
-            ways[f"{system.name}, Loader{name}"] = Loader(dataset, BATCH, shuffle=True).__iter__
+        dataset = PackedDataset(path, crop=crop, cast=dict.fromkeys(CROP, "float32"))
+        for name, threads in (("", "auto"), (f" of {WORKERS} threads", WORKERS)):
+            ways[f"{system.name}, Loader{name}"] = Loader(dataset, BATCH, shuffle=True, threads=threads).__iter__
     return ways
-
-
-def _as_float(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: values.float().mul_(1 / 255) for name, values in batch.items()}
-
-
-class FloatBuffers:
-    """Converts batches in the same few buffers again and again, as FFCV does."""
-
-    def __init__(self) -> None:
-        self.buffers: dict[tuple[int, str, torch.Size], torch.Tensor] = {}
-        self.turns = itertools.cycle(range(6))  # the caller holds two, two are made ahead, one is being made
-
-    def __call__(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        turn, made = next(self.turns), {}
-        for name, values in batch.items():
-            key = turn, name, values.shape
-            if key not in self.buffers:
-                self.buffers[key] = torch.empty_like(values, dtype=torch.float32)
-            made[name] = self.buffers[key].copy_(values).mul_(1 / 255)
-        return made
 
 
 def _lmdb_rows(path: Path) -> Callable[[int], Sample]:
@@ -235,10 +214,7 @@ def _ffcv(path: Path, source: Loose) -> Ways:
     """Crop, mirror and convert in one loop of FFCV's pipeline, compiled and in threads; both fields draw alike."""
     from dataclasses import replace
 
-    import numba
     from ffcv.fields.decoders import NDArrayDecoder
-    from ffcv.loader import Loader as FfcvLoader
-    from ffcv.loader import OrderOption
     from ffcv.pipeline.allocation_query import AllocationQuery
     from ffcv.pipeline.compiler import Compiler
     from ffcv.pipeline.operation import Operation
@@ -263,8 +239,7 @@ def _ffcv(path: Path, source: Loose) -> Ways:
                         for column in range(size):
                             to = size - 1 - column if flips[i] else column
                             for channel in range(3):
-                                value = np.float32(images[i, top + row, left + column, channel])
-                                out[i, row, to, channel] = value * np.float32(1 / 255)
+                                out[i, row, to, channel] = np.float32(images[i, top + row, left + column, channel])
                 return out[: len(images)]
 
             crop.is_parallel = crop.with_indices = True  # type: ignore[attr-defined]
@@ -274,22 +249,13 @@ def _ffcv(path: Path, source: Loose) -> Ways:
             shape, dtype = (self.size, self.size, 3), np.dtype("float32")
             return replace(previous_state, jit_mode=True, shape=shape, dtype=dtype), AllocationQuery(shape, dtype)
 
-    def begin(threads: int) -> Any:
-        pipelines = {
+    def pipelines() -> dict[str, list[Any]]:
+        return {
             name: [NDArrayDecoder(), CropToFloat(name), ToTensor(), ToTorchImage(convert_back_int16=False)]
             for name in source.first
         }
-        options = {"os_cache": True, "order": OrderOption.RANDOM, "drop_last": False}
-        loader = FfcvLoader(str(path), batch_size=BATCH, num_workers=threads, pipelines=pipelines, **options)
-        for _ in loader:  # compiled in the first epoch
-            pass
-        return loader
 
-    shared = numba.uint8[::1]
-    loaders = {f"FFCV, {threads} threads": begin(threads) for threads in (1, WORKERS)}
-    shared.mutable = True  # as in `systems.Ffcv`
-    Ffcv.kept.extend(loaders.values())
-    return {name: loader.__iter__ for name, loader in loaders.items()}
+    return {f"FFCV, {name}": way for name, way in ffcv_epochs(path, BATCH, pipelines).items()}
 
 
 # ---------------------------------------------------------------- windows
