@@ -365,6 +365,24 @@ KINDS = {
     "table beside pictures": Kind(table_beside, "images", ("--columns", "p=x,y:float32"), to=("--fields", "image")),
     "clouds": Kind(clouds, "clouds", ("--columns", "x,y,z,intensity:float32")),
 }
+#: Kinds whose packed datasets differ in form: enough for what never reads a source.
+FORMS = (
+    "rows and constants",
+    "sparse rows",
+    "groups",
+    "groups and constants",
+    "episodes",
+    "pictures in npy",
+    "classes of pictures",
+    "photographs",
+    "pairs",
+    "boxes and captions",
+    "clips",
+    "PLY",
+    "videos",
+    "robots",
+    "files of a table",
+)
 SPLITS = ("--split", "train=0.6", "--split", "rest=0.4")
 
 

@@ -26,7 +26,7 @@ from packer.packing import LocalPlace, open_source
 from packer.sources import Source, TableSource, all_kinds, decode_source, encode_source, open_packed
 from packer.verify import verify
 from tests.helpers.here import in_this_process
-from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
+from tests.helpers.kinds import FORMS, KINDS, SPLITS, Dataset, make, run
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +194,7 @@ def test_verify_and_info(dataset: Dataset) -> None:
     assert shlex.join(["packer", "convert", *map(str, dataset.sources)]) in said
 
 
+@pytest.mark.parametrize("kind", FORMS)
 def test_repack_keeps_all(dataset: Dataset, tmp_path: Path) -> None:
     """Only the codec is another one; splits stay too."""
     run("repack", dataset.path, tmp_path / "again", "--codec", "zstd", "--workers", 0)
@@ -211,6 +212,7 @@ def test_repair_makes_shards_again(dataset: Dataset, files_of: Callable[[Path], 
     assert files_of(dataset.path) == before
 
 
+@pytest.mark.parametrize("kind", FORMS)
 def test_repair_makes_the_manifest_again(dataset: Dataset) -> None:
     """A lost manifest is taken from its copy, without any source."""
     before, held = content(dataset.path), manifests.read(dataset.path)
@@ -221,7 +223,15 @@ def test_repair_makes_the_manifest_again(dataset: Dataset) -> None:
     run("verify", dataset.path, "--against", *dataset.sources, *dataset.kind.options)
 
 
-@pytest.mark.parametrize("verb", ["append", "append packed", "merge"])
+@pytest.mark.parametrize(
+    ("kind", "verb"),
+    [
+        (kind, verb)
+        for kind in KINDS
+        for verb in ("append", "append packed", "merge")
+        if verb == "append" or kind in FORMS
+    ],
+)
 def test_more_samples(
     dataset: Dataset, kind: str, made: Callable[[str, int], Dataset], tmp_path: Path, verb: str
 ) -> None:
@@ -249,6 +259,7 @@ def test_more_samples(
         run("verify", out, "--against", *part.sources, *dataset.kind.options)
 
 
+@pytest.mark.parametrize("kind", FORMS)
 def test_fields_that_come_later(dataset: Dataset) -> None:
     """A field is joined to the samples that are there, and dropped again: all else is as it was."""
     before, old = content(dataset.path), manifests.read(dataset.path)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from packer.codecs import NAMED
 from readers import Crop, Loader, PackedDataset, PointSample, VoxelSample
-from tests.helpers.kinds import KINDS, make
+from tests.helpers.kinds import FORMS, KINDS, make
 from tests.helpers.ways import handled
 from tests.survival import two_ways
 
@@ -29,9 +29,9 @@ def test_golden_datasets(name: str) -> None:
     two_ways.check_all_ways(GOLDEN / name, ways_each=1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_fresh_datasets_of_every_kind(kind: str, tmp_path: Path) -> None:
-    """All ways read the same from a dataset of every kind of source, with encoded frames."""
+@pytest.mark.parametrize("kind", FORMS)
+def test_fresh_datasets_of_every_form(kind: str, tmp_path: Path) -> None:
+    """All ways read the same from a dataset of every form of fields, with encoded frames."""
     chosen = KINDS[kind] if KINDS[kind].codec != "none" else KINDS[kind]._replace(codec="zstd")
     two_ways.check_all_ways(make(chosen, tmp_path).path, ways_each=2)
 
