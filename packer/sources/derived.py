@@ -83,8 +83,8 @@ class LabelledSource(ClassSource):
         train/cat/1.png, train/cat/2.png, train/dog/1.png    label 0, 0, 1    classes cat, dog
 
     The class is the first folder of the sample's name; where all first folders are splits, such as `train` and `val`,
-    it is the second. A folder without a sample is a class too,
-    so that samples that are skipped as bad change no number.
+    it is the second, and the first ones are the splits that the source knows. A folder without a sample is a class,
+    too, so that samples that are skipped as bad change no number.
 
     Args:
         roots: what the source was opened from.
@@ -118,8 +118,12 @@ class LabelledSource(ClassSource):
         classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
         self.remarks = [*source.remarks, f"field {LABEL} is the number of the folder, from 0, of {classes}"]
         if splits:
-            rules = " ".join(f"--split {split}='{split}/*'" for split in splits)
-            self.remarks.append(f"{first_few(splits)}: these folders are splits, not classes; to keep them: {rules}")
+            self.splits = {
+                **source.splits,
+                **{split: [n for n in source.names if n.startswith(f"{split}/")] for split in splits},
+            }
+            listed = first_few(splits)
+            self.remarks.append(f"{listed}: these folders are no classes; without --split they are the splits")
         if empty := sorted(set(self.classes).difference(folders)):
             self.remarks.append(f"no sample has class {first_few(empty)}, but the folder counts as a class")
 

@@ -117,11 +117,16 @@ def test_other_classes_are_refused(tmp_path, animals):
 
 
 def test_folders_of_splits_are_no_classes(animals, tmp_path):
-    """Above train and val, classes are the folders below, and the remark has the rules that keep the splits."""
+    """Above train and val, classes are the folders below; these two are splits, unless other rules are given."""
     shutil.copytree(animals / "cat", tmp_path / "set" / "val" / "cat")
     shutil.copytree(animals, tmp_path / "set" / "train")
     (tmp_path / "set" / "val" / "none").mkdir()
     source = source_of([str(tmp_path / "set")], source=BY_FOLDER)
     assert source.origin["classes"] == ["Dog", "ant", "cat", "none"]
     assert labels_of(source)["val/cat/9"] == labels_of(source)["train/cat/9"] == 2
-    assert "--split train='train/*' --split val='val/*'" in "".join(source.remarks)
+    assert "train, val: these folders are no classes; without --split they are the splits" in source.remarks
+    for splits, expected in ((None, {"train", "val"}), ({"some": "*/cat/*"}, {"some"})):
+        convert(str(tmp_path / "set"), tmp_path / "d", workers=0, source=BY_FOLDER, splits=splits, overwrite=True)
+        manifest = PackedDataset(tmp_path / "d").manifest
+        assert set(manifest.splits) == expected
+        assert all(len(manifest.split(name)) for name in expected)
