@@ -30,6 +30,23 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 #: itself, on a busy machine after longer than `_GRACE`.
 _LASTING_THREADS = ("zarr_io", "asyncio_", "packer loop")
 
+#: The files of tests that take longest, in order.
+_LONGEST = (
+    "test_readme.py",
+    "packer/test_killed.py",
+    "survival/test_failing_calls.py",
+    "packer/remote/test_stream.py",
+    "survival/test_two_ways.py",
+    "packer/remote/test_remote_output.py",
+    "readers/test_frameworks.py",
+    "packer/codecs/test_compiled.py",
+    "packer/test_every_kind.py",
+    "scripts/test_examples.py",
+    "packer/test_two_writers.py",
+    "survival/test_power_loss.py",
+    "readers/test_readers_contract.py",
+)
+
 _failed = pytest.StashKey[bool]()
 
 
@@ -47,6 +64,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         for module in compiling.MODULES:
             if not compiling.compiled_files(module):
                 compiled.Loading(module).load()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files: one that began last would have a single process at work at the end."""
+    places = {f"tests/{path}": place for place, path in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
 def pytest_collection_finish() -> None:

@@ -25,7 +25,7 @@ from packer.repack import repack
 from tests.helpers.verbs import VERBS, Dataset, State
 
 #: How many times the commands of a test are stopped, at random operations.
-TIMES = int(os.environ.get("STOPS", "12"))
+TIMES = int(os.environ.get("STOPS", "8"))
 
 OPERATIONS = ("files", "read_tagged", "put", "write", "put_draft", "remove", "prepare", "local")
 

@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,13 @@ from packer.warm import drop_files
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TINY = 1 / 250
 ONCE = Rounds(least=1, most=1, seconds=0)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """On the disk, wherever other tests have their files: rows are read cold."""
+    with tempfile.TemporaryDirectory(dir=SCRIPTS.parent / "data") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ else:
     pytest.skip("looks into /proc", allow_module_level=True)
 
 #: Disks of each job on which its call is made again, and as many random ones. `soak.py power` makes more.
-AGAIN = 8
+AGAIN = 5
 
 
 @pytest.mark.parametrize("name", JOBS)

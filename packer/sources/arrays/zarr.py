@@ -25,7 +25,9 @@ from packer.sources.base import faults_of
 from packer.sources.files import ZARR_FILES, is_zarr, unreadable
 
 #: How numcodecs says that it lacks a codec, its prefix in metadata of version 3, and those that an extra of it brings.
-_UNKNOWN_CODEC, _NUMCODECS = re.compile(r"codec not available: '*(\w+)"), "numcodecs."
+#: What numcodecs and zarr say of a codec that is not there, in words of several versions.
+_UNKNOWN_CODEC = re.compile(r"(?:codec not available|Unknown codec): '*(?:\w+\.)*(\w+)|(\w+) must be installed")
+_NUMCODECS = "numcodecs."
 _EXTRAS = ("crc32c", "google_crc32c", "msgpack", "pcodec", "zfpy")
 
 
@@ -218,7 +220,8 @@ def _faults(path: str, doing: str) -> Iterator[None]:
 def _why_not(error: Exception) -> str:
     """Return the message of an error in one line; of a codec that is not there, what to install."""
     words = (str(error).splitlines() or [""])[0] or type(error).__name__
-    return _lacking(unknown[1]) if (unknown := _UNKNOWN_CODEC.search(words)) else words
+    unknown = _UNKNOWN_CODEC.search(words)
+    return _lacking((unknown[1] or unknown[2]).lower()) if unknown else words
 
 
 def _lacking(codec: str) -> str:
