@@ -2,6 +2,8 @@
 
 from packer.packing.changing import changes_told, changing, changing_dataset
 from packer.packing.commit import Change
+from packer.packing.cutting import ShardPlan, plan_shards
+from packer.packing.examples import read_examples
 from packer.packing.framing import codec_by_field, codec_texts
 from packer.packing.inputs import (
     check_apart,
@@ -35,21 +37,9 @@ from packer.packing.origin import (
 )
 from packer.packing.parts import JoinedParts, PartReports, parse_part, part_shards, shards_left, utc_now
 from packer.packing.places import LOCK, LocalPlace, Place, RemotePlace, Tag, place_of
-from packer.packing.plan import (
-    Estimate,
-    FieldEstimate,
-    FieldSizes,
-    Plan,
-    ShardPlan,
-    estimate,
-    field_sizes,
-    make_plan,
-    plan_shards,
-    read_examples,
-    remark_on_jpegs,
-    stored_fields,
-)
+from packer.packing.plan import Plan, make_plan, stored_fields
 from packer.packing.rejected import Rejected, read_rejected, skipped_samples
+from packer.packing.remarks import remark_on_jpegs
 from packer.packing.rewrite import (
     SHARDS_ALONE,
     Command,
@@ -65,6 +55,7 @@ from packer.packing.rewrite import (
 )
 from packer.packing.schedulers import executor_at
 from packer.packing.shared_plan import SharedPlan, claim_plan, files_elsewhere, find_plan, write_plan
+from packer.packing.sizes import FieldSizes, field_sizes
 from packer.packing.source_files import SeenFiles, SourceFiles, Stamps, source_files
 from packer.packing.splits import SPLIT, Rule, Samples, join_splits, make_splits, parse_rules, share_out, split_text
 from packer.packing.tasks import (
@@ -78,6 +69,7 @@ from packer.packing.tasks import (
     read_blocks,
     run_tasks,
 )
+from packer.packing.trial import Estimate, FieldEstimate, estimate
 
 __all__ = [
     "LOCK",

@@ -31,11 +31,11 @@ from packer.format import (
 )
 from packer.machine import processors
 from packer.packing.commit import Change
+from packer.packing.cutting import ShardPlan
 from packer.packing.manifest import shards_digest
 from packer.packing.note import Note, shard_file
 from packer.packing.options import ConvertOptions
 from packer.packing.places import LocalPlace, Place
-from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected
 from packer.packing.source_files import SourceFiles, Stamps
 from packer.packing.tasks import ShardReport, ShardTask, digest_samples, run_tasks

@@ -30,9 +30,10 @@ import xxhash
 from packer.errors import PackerError, SourceError, UsageError, WriteError
 from packer.format import UNFINISHED, Field, clear_errors
 from packer.packing.commit import Change
+from packer.packing.cutting import ShardPlan
 from packer.packing.note import UNNAMED_CHANGE, Note, differs_error
 from packer.packing.places import Place, RemotePlace
-from packer.packing.plan import Plan, ShardPlan
+from packer.packing.plan import Plan
 from packer.packing.source_files import SeenFiles, SourceFiles, Stamps, source_files
 from packer.remote import RemoteFile
 from packer.sources import Source, decode_source, encode_source

@@ -34,9 +34,9 @@ from packer.format import (
     file_digest,
     shard_totals,
 )
+from packer.packing.cutting import ShardPlan
 from packer.packing.note import report_file, shard_file
 from packer.packing.places import Place
-from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected
 from packer.packing.source_files import Stamps, changed_files
 from packer.sources import BLOCK_BYTES, Block, Source, block_bytes, count, read_through, stamps_when_read

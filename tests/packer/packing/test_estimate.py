@@ -10,7 +10,7 @@ import pytest
 
 from packer.convert import ConvertOptions, convert
 from packer.packing import estimate, make_plan, open_source, read_examples
-from packer.packing.plan import TRIAL_RUN_BYTES, TRIAL_RUNS
+from packer.packing.trial import TRIAL_RUN_BYTES, TRIAL_RUNS
 from packer.sources import SampleSource
 from packer.workers import Limits
 from readers import PackedDataset
@@ -81,7 +81,7 @@ def test_looking_does_not_judge_text():
 def test_looking_stops_early_but_not_at_one_end():
     """When the bytes run out, what was looked at is spread over the source all the same."""
     source = SampleSource([{"a": np.full(1000, i)} for i in range(1600)])
-    with mock.patch("packer.packing.plan.EXAMPLE_BYTES", 4 * 16 * 8000):
+    with mock.patch("packer.packing.examples.EXAMPLE_BYTES", 4 * 16 * 8000):
         numbers = [int(array[0]) for array in read_examples(source)["a"]]
     assert len(numbers) < 16 * 17
     assert min(numbers) < 400
@@ -100,7 +100,7 @@ def test_no_more_is_read_than_may_be(nbytes, places):
 
     large = {"a": np.zeros(2**19, np.uint8), "t": "x" * 2**19}
     fields = SampleSource([large]).fields
-    with mock.patch("packer.packing.plan.EXAMPLE_BYTES", nbytes):
+    with mock.patch("packer.packing.examples.EXAMPLE_BYTES", nbytes):
         found = read_examples(SampleSource(Counted([large] * 128), fields))
     assert len(found["a"]) == len(found["t"]) == len(taken) == places
 
