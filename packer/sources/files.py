@@ -186,6 +186,7 @@ def of_one_kind(
     """
     kinds = {file: kind_of(file_set.path(file), known, more) for file in file_set.files}
     counts = Counter(kind for kind in kinds.values() if kind and kind != BESIDE)
+    tables = list[str]()
     if len(counts) > 1 and counts.pop(TABLES, 0):
         tables = [file for file, kind in kinds.items() if kind == TABLES]
         kinds.update({file: BESIDE if suffix_of(file) in _BESIDE_SUFFIXES else None for file in tables})
@@ -212,7 +213,10 @@ def of_one_kind(
         many = f" (one of {len(strange):,} such files)" if len(strange) > 1 else ""
         advice = f"move it away, or name the files to pack with a quoted pattern like '{pattern}'"
         for file in strange:
-            watcher.bad(SourceError(f"{reason}{many}; {advice}", file_set.path(file)))
+            path = file_set.path(file)
+            is_joined = file in tables and kind == "images"
+            join_it = f"; to give each the row that names it: image={file_set.text} label={path}" if is_joined else ""
+            watcher.bad(SourceError(f"{reason}{many}{join_it}; {advice}", path))
     others = [file for file in file_set.files if kinds[file] == BESIDE]
     beside = Counter(suffix_of(file) or "without suffix" for file in others)
     texts = [file for file in others if suffix_of(file) == TEXT]

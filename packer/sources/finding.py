@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packer.errors import SourceError, UsageError, first_few
@@ -13,6 +13,7 @@ from packer.format import MANIFEST, check_field_name
 from packer.sources.files import (
     CLOUDS,
     LABELS,
+    TABLES,
     TEXT,
     FileSet,
     find,
@@ -39,6 +40,8 @@ _IN_PYTHON = {
     ".mat": "scipy.io.loadmat(p)",
     ".exr": '{"image": cv2.imread(str(p), cv2.IMREAD_UNCHANGED)}',
 }
+#: What unpacks files that are compressed as a whole.
+_COMPRESSED = {".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
 
 
 def paths_by_field(inputs: Sequence[str]) -> dict[str, str]:
@@ -84,7 +87,12 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def find_kind(
-    name: str, path: str, columns: Mapping[str, str], has_others: bool, watcher: Watcher
+    name: str,
+    path: str,
+    columns: Mapping[str, str],
+    has_others: bool,
+    watcher: Watcher,
+    others: Collection[str] = (),
 ) -> tuple[str, FileSet]:
     """Return the kind of the files that `path` names, and the files; an LMDB folder is not listed.
 
@@ -93,6 +101,7 @@ def find_kind(
         columns: `--columns` by field. Files of `CLOUDS` count only if it has this field.
         has_others: whether there are other fields, next to which files of `TEXT` are text.
         watcher: its `bad` is called with every file that is of no kind and not known to lie beside data.
+        others: paths of all inputs: a table that is one is none of the files of a folder.
 
     Raises:
         UsageError: there are none, or files of several kinds.
@@ -108,6 +117,9 @@ def find_kind(
     elif "" in columns and not has_others:
         of_clouds = CLOUDS
     listed = find(path, watcher)
+    tables = {str(Path(other)) for other in others if suffixes().get(suffix_of(other)) == TABLES}
+    if len(listed.files) > 1 and tables:
+        listed = listed._replace(files=[file for file in listed.files if listed.path(file) not in tables])
     kind, file_set = of_one_kind(listed, suffixes(), dict.fromkeys(of_clouds, "clouds"), watcher)
     if kind is None and name and has_others:
         beside = {**_BESIDE, TEXT: "yolo"} if name == BOXES else _BESIDE
@@ -140,6 +152,8 @@ def _in_python(file_set: FileSet) -> str:
             f"; a .json of COCO lies beside its images: image=FOLDER boxes={path}; a list of records as lines:\n"
             f"  python -c 'import json, sys; [print(json.dumps(r)) for r in json.load(sys.stdin)]' < {path} > a.jsonl"
         )
+    if suffix in _COMPRESSED:
+        return f"; unpack it first, as by {_COMPRESSED[suffix]} {file_set.path(file_set.files[0])}"
     if suffix not in _IN_PYTHON:
         return _OTHERS
     return (

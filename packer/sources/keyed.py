@@ -124,8 +124,11 @@ def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> tu
     hits = {column: sum(name is not None for name in of_rows) for column, of_rows in found.items()}
     column = key or max(hits, key=lambda column: hits[column], default="")
     if not hits.get(column):
+        short = {name.rpartition("/")[2].lstrip("0") for name in names}
+        zeros = next((name for name, texts in columns.items() if not short.isdisjoint(texts)), "")
+        advice = f"; those in {zeros} have no zeros in front: write them, as in the names of files" if zeros else ""
         raise UsageError(
-            f"no column of the table has names of samples, such as {names[0]!r}; columns are {first_few(known)}"
+            f"no column of the table has names of samples, such as {names[0]!r}; columns are {first_few(known)}{advice}"
         )
     if others := [other for other in hits if other != column and 2 * hits[other] > hits[column]]:
         raise UsageError(f"columns {column} and {others[0]} both have names of samples; say which by --key {column}")
@@ -202,6 +205,7 @@ def _names_of(texts: Sequence[str], names: Sequence[str]) -> list[str | None]:
         end = name.rpartition("/")[2]
         last[end] = None if end in last else name
     whole: dict[str, str | None] = {name: name for name in names}
+    texts = [text.strip() for text in texts]
     found = [whole.get(text) or whole.get(stem(text)) for text in texts]
     if any(found):
         return found

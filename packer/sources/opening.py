@@ -71,7 +71,9 @@ def open_sources(
         paths = paths_by_field(inputs)
         columns = columns_by_field(options if options.columns != () else usual)
         has_others = len(paths) > 1 or as_extra_fields
-        found = {name: find_kind(name, path, columns, has_others, watcher) for name, path in paths.items()}
+        found = {
+            name: find_kind(name, path, columns, has_others, watcher, paths.values()) for name, path in paths.items()
+        }
         kinds = {kind for kind, _ in found.values()}
         if TABLES not in kinds:
             usual = replace(usual, columns=columns_of(usual, {"", *paths}))

@@ -37,6 +37,9 @@ def faults(path: str) -> Iterator[None]:
         raise SourceError(error.reason, error.path or path, error.sample) from error
     except pa.ArrowException as error:
         words = str(error).partition("\n")[0]
+        if "invalid UTF8" in words:
+            advice = f"save it as such, as by iconv -f latin1 -t utf8 {path}"
+            raise SourceError(f"is not text in UTF-8; {advice}", path) from error
         raise SourceError(f"cannot be read as a table ({words}); fix it, or write it again", path) from error
     except OSError as error:
         raise unreadable(error, path) from error

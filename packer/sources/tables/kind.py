@@ -122,6 +122,11 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         raise SourceError(f"column {empty[0]} has no value in any row; --skip {empty[0]} leaves it out", path)
     if not table.layouts[0]:
         raise UsageError(f"--skip leaves no column; columns are {first_few(names)}")
+    (files,) = table.inputs.values()
+    if folders := [folder for file in files.files if "=" in (folder := file.rpartition("/")[0])]:
+        remarks.append(
+            f"values in names of folders, such as {folders[0]}, are no columns, and not packed: write them as one"
+        )
     if times := [f"{laid.name} in {laid.in_words}" for laid in table.layouts[0] if laid.in_words.startswith(_TIMES)]:
         remarks.append(f"times are whole numbers, and the manifest has their units: {first_few(times)}")
     order = {laid.name: number for number, laid in enumerate(table.layouts[0])}  # files may have another one

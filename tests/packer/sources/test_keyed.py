@@ -48,6 +48,18 @@ def test_rows_go_to_the_samples_that_they_name(folder: Path, form: str) -> None:
     assert np.array_equal(found["image"][0], picture(4, 5, seed=1))
 
 
+def test_names_with_spaces_and_a_table_among_the_pictures(folder: Path) -> None:
+    """Spaces around a name are none of it; a table that is named is no file of the folder; one that is not, is said."""
+    (folder / "images" / "t.csv").write_text("x, id\n3, c\n1, a\n2, b\n")
+    inputs = [f"image={folder / 'images'}", f"x={folder / 'images' / 't.csv'}"]
+    assert read_each(open_sources(inputs))["x"] == [1, 2, 3]
+    with pytest.raises(SourceError, match=r"to give each the row that names it: image=\S+images label=\S+t\.csv"):
+        open_sources(inputs[:1])
+    save(folder / "numbers" / "007.png", picture(2, 2))
+    with pytest.raises(UsageError, match="those in id have no zeros in front"):
+        opened(folder, "id,x\n7,1\n", "image=DIR/numbers", "x=DIR/t.csv")
+
+
 def test_rows_in_another_order_are_read_as_they_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group of rows is decoded once for many samples; a row without a value leaves out its own sample alone."""
     decoded, original = list[int](), parquet.ParquetFile.iter_batches

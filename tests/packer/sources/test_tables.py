@@ -279,11 +279,12 @@ def test_columns_of_files_may_be_in_another_order(tmp_path: Path) -> None:
         ("a.csv", "a,b\n1,\n2,\n", "column b has no value in any row"),
         ("a.jsonl", '{"a": 1}\n{"a": "x"}\n', "cannot be read as a table"),
         ("a.parquet", "", "cannot be read as a table"),
+        ("a.csv", "a\n\udce9\n", r"a\.csv: is not text in UTF-8; save it as such, as by iconv"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, name: str, content: str, reason: str) -> None:
     """One sentence says what is wrong."""
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_text(content, errors="surrogateescape")
     with pytest.raises(SourceError, match=reason):
         rows(tmp_path / name)
 
@@ -305,6 +306,13 @@ def test_columns_that_no_field_holds_are_refused(tmp_path: Path, values: list[An
     assert rows(path, skip=("p",)) == {"x": [1]}
     with pytest.raises(UsageError, match="--skip q: there is no such column"):
         rows(path, skip=("p", "q"))
+
+
+def test_columns_that_only_folders_have_are_named(tmp_path: Path) -> None:
+    """As pandas and Spark write parts of a table: their values stand in no file."""
+    parquet.write_to_dataset(pa.table({"x": [1, 2], "label": ["cat", "dog"]}), tmp_path, partition_cols=["label"])
+    (remark,) = open_sources([str(tmp_path)]).remarks
+    assert remark.startswith("values in names of folders, such as label=cat, are no columns")
 
 
 def test_files_with_other_columns_cost_no_rows_of_the_others(tmp_path: Path) -> None:
