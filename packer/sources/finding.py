@@ -117,7 +117,8 @@ def find_kind(
     elif "" in columns and not has_others:
         of_clouds = CLOUDS
     listed = find(path, watcher)
-    tables = {str(Path(other)) for other in others if suffixes().get(suffix_of(other)) == TABLES}
+    files = [other for other in others if other != path and Path(other).is_file()]
+    tables = {str(Path(file)) for file in files if suffixes().get(suffix_of(file)) == TABLES}
     if len(listed.files) > 1 and tables:
         listed = listed._replace(files=[file for file in listed.files if listed.path(file) not in tables])
     kind, file_set = of_one_kind(listed, suffixes(), dict.fromkeys(of_clouds, "clouds"), watcher)
