@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -72,6 +73,29 @@ def merge(
     check_apart([str(folder) for folder in folders], place)
     check_output(place, overwrite)
     parts = [read_manifest(folder) for folder in folders]
+    names = _check_mergeable(folders, parts)
+    digests = [[shard.digest for shard in manifest.shards] for manifest in parts]
+    command = Command(
+        verb="merge",
+        settings={"the shards to merge": digests},
+        shards=sum(map(len, digests)),
+        options=ConvertOptions(watcher=watcher),
+        overwrite=overwrite,
+        bases=parts,
+    )
+    links = [Link(folder, entry) for folder, manifest in zip(folders, parts, strict=True) for entry in manifest.shards]
+    with changing(place) as change, changes_told(zip(folders, parts, strict=True)):
+        rewrite(change, command, links, partial(_merged, folders, parts, names))
+    return change.dataset
+
+
+def _check_mergeable(folders: Sequence[LocalPlace], parts: Sequence[Manifest]) -> Sequence[Sequence[str] | None]:
+    """Return the names of the samples of each dataset.
+
+    Raises:
+        UsageError: schema, classes or constants differ from those of the first, or two samples have one name.
+        DatasetError: a table of names cannot be read.
+    """
     first = parts[0]
     for folder, manifest in zip(folders[1:], parts[1:], strict=True):
         where = f"{folder}, against {folders[0]}"
@@ -84,44 +108,36 @@ def merge(
         for folder, manifest in zip(folders, parts, strict=True)
     ]
     check_names([(str(folder), dataset_names) for folder, dataset_names in zip(folders, names, strict=True)])
+    return names
+
+
+def _merged(
+    folders: Sequence[LocalPlace], parts: Sequence[Manifest], names: Sequence[Sequence[str] | None], shards: Shards
+) -> Contents:
+    """Return the dataset of all shards, with names, constants and what was skipped."""
+    first = parts[0]
     taken_parts = [
         msgspec.structs.replace(manifest, commands=taken_commands(manifest, folder.path))
         for folder, manifest in zip(folders, parts, strict=True)
     ]
-    digests = [[shard.digest for shard in manifest.shards] for manifest in parts]
-
-    def finish(shards: Shards) -> Contents:
-        starts = itertools.accumulate((len(manifest.shards) for manifest in parts), initial=0)
-        rejected = [
-            bad.moved(start)
-            for start, folder, manifest in zip(starts, folders, parts, strict=False)
-            for bad in fetch_rejected(folder, manifest)
-        ]
-        constants = b""
-        if first.constants:
-            constants_path = folders[0].local([first.constants]) / first.constants.file
-            check_file(constants_path, first.constants, whole=True)
-            with read_errors(constants_path):
-                constants = constants_path.read_bytes()
-        return Contents(
-            manifest=joined_manifest(taken_parts, shards.entries),
-            names=None if first.names is None else [name for some in names for name in some or ()],
-            rejected=rejected,
-            constants=constants,
-        )
-
-    command = Command(
-        verb="merge",
-        settings={"the shards to merge": digests},
-        shards=sum(map(len, digests)),
-        options=ConvertOptions(watcher=watcher),
-        overwrite=overwrite,
-        bases=parts,
+    starts = itertools.accumulate((len(manifest.shards) for manifest in parts), initial=0)
+    rejected = [
+        bad.moved(start)
+        for start, folder, manifest in zip(starts, folders, parts, strict=False)
+        for bad in fetch_rejected(folder, manifest)
+    ]
+    constants = b""
+    if first.constants:
+        constants_path = folders[0].local([first.constants]) / first.constants.file
+        check_file(constants_path, first.constants, whole=True)
+        with read_errors(constants_path):
+            constants = constants_path.read_bytes()
+    return Contents(
+        manifest=joined_manifest(taken_parts, shards.entries),
+        names=None if first.names is None else [name for some in names for name in some or ()],
+        rejected=rejected,
+        constants=constants,
     )
-    links = [Link(folder, entry) for folder, manifest in zip(folders, parts, strict=True) for entry in manifest.shards]
-    with changing(place) as change, changes_told(zip(folders, parts, strict=True)):
-        rewrite(change, command, links, finish)
-    return change.dataset
 
 
 def joined_manifest(parts: Sequence[Manifest], shards: Sequence[ShardEntry]) -> Manifest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from packer.errors import DamagedError, DatasetError, ManifestError, SourceError
 from packer.format import (
     MANIFEST,
     MANIFEST_COPY,
+    FileEntry,
     Manifest,
     ShardEntry,
     ShardNames,
@@ -88,72 +89,111 @@ def repair(
     """
     read_manifest_or_copy(dataset)
     folder = Path(dataset)
-    place = LocalPlace(folder)
-    with changing(place) as change:
+    limits = limits or Limits() if workers else None
+    with changing(LocalPlace(folder)) as change:
         manifest, files_made = read_manifest_or_copy(folder)
         if files_made:
             change.publish(manifest)
-        damaged_files = {damage.file for damage in verify(folder, watcher, workers).damages}
-        bad_shards = [entry for entry in manifest.shards if entry.file in damaged_files]
-        is_list_bad = manifest.left_out is not None and manifest.left_out.file in damaged_files
-        limits = limits or Limits() if workers else None
-        is_constants_bad = manifest.constants is not None and manifest.constants.file in damaged_files
-        if source is None and (bad_shards or is_constants_bad):
-            file = bad_shards[0].file if bad_shards else manifest.constants and manifest.constants.file
-            raise DatasetError(f"{folder}: {file} is damaged; name the sources it was made from")
-        files = [entry.file for entry in (*manifest.tables, manifest.left_out, *bad_shards) if entry]
-        files = [file for file in (MANIFEST, *files) if file in damaged_files]
-        if not files:
+        damaged = _Damaged(
+            folder, manifest, frozenset(damage.file for damage in verify(folder, watcher, workers).damages)
+        )
+        damaged.check_source(source)
+        if not damaged.files:
             change.tidy()
             return files_made
-        bad_tables = [table for table in manifest.name_tables if table.file in damaged_files]
-        constants = encode_constants(source.constants) if source is not None and is_constants_bad else b""
-        if constants and not same_constants(manifest.constants, constants):
-            raise SourceError("the source has other constants than were packed; give it as it was")
+        constants = damaged.constants_of(source)
         makes: dict[ShardEntry, Make] = {}
-        source_paths = SourceFiles(len(files), "damaged")
-        if source is not None and bad_shards:
-            check_same_schema(manifest, source)
-            _log.info("%s damaged; packing again", "1 shard" if len(bad_shards) == 1 else f"{len(bad_shards):,} shards")
-            rejected = [] if is_list_bad else read_rejected(folder, manifest)
-            makes = _plan_again(change, manifest, source, bad_shards, rejected, limits)
+        source_paths = SourceFiles(len(damaged.files), "damaged")
+        if source is not None and damaged.shards:
+            makes = _plan_again(change, damaged, source, limits)
             source_paths, _ = source_files(source.files())
-
-        def finish(shards: Shards) -> Contents:
-            for entry, new in zip(manifest.shards, shards.entries, strict=True):
-                if entry.digest != new.digest:
-                    raise SourceError(
-                        f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, "
-                        "or the library of a codec; give the sources as they were, or convert them again"
-                    )
-            entries = tuple(
-                msgspec.structs.replace(entry, file=new.file)
-                for entry, new in zip(manifest.shards, shards.entries, strict=True)
-            )
-            changes: dict[str, Any] = {"shards": entries}
-            if MANIFEST in damaged_files:
-                reports = [make_report(folder / entry.file, manifest.fields, entry.file) for entry in entries]
-                changes |= {"columns": totals([report.columns for report in reports]), "stats": {}}
-            return Contents(
-                manifest=msgspec.structs.replace(manifest, **changes),
-                names=ShardNames(folder, entries) if bad_tables else None,
-                rejected=_read_what_is_left(folder, manifest) if is_list_bad else None,
-                constants=constants,
-            )
-
         command = Command(
             verb="repair",
-            settings={"the damaged files": files},
+            settings={"the damaged files": damaged.files},
             files=source_paths,
-            shards=len(bad_shards),
+            shards=len(damaged.shards),
             fields=manifest.fields,
             options=ConvertOptions(workers=min(1, workers), watcher=watcher),
             limits=limits,
             bases=[manifest],
             is_idempotent=True,
         )
-        rewrite(change, command, [makes.get(entry, Keep(entry)) for entry in manifest.shards], finish)
-    return (*files_made, *files)
+        shards = [makes.get(entry, Keep(entry)) for entry in manifest.shards]
+        rewrite(change, command, shards, partial(_repaired, damaged, constants))
+    return (*files_made, *damaged.files)
+
+
+@dataclass(frozen=True)
+class _Damaged:
+    """A dataset, and which of its files are damaged: paths within it, and any other that was found."""
+
+    folder: Path
+    manifest: Manifest
+    found: frozenset[str]
+
+    @property
+    def shards(self) -> list[ShardEntry]:
+        """Return the shards that are to be packed again."""
+        return [entry for entry in self.manifest.shards if entry.file in self.found]
+
+    @property
+    def files(self) -> list[str]:
+        """Return the files that are to be made again."""
+        manifest = self.manifest
+        files = [entry.file for entry in (*manifest.tables, manifest.left_out, *self.shards) if entry]
+        return [file for file in (MANIFEST, *files) if file in self.found]
+
+    def has(self, entry: FileEntry | None) -> bool:
+        """Return whether a file, which there may be, is damaged."""
+        return entry is not None and entry.file in self.found
+
+    def check_source(self, source: Source | None) -> None:
+        """Raise DatasetError if there is no source, and a shard or the constants need one."""
+        for entry in (*self.shards, self.manifest.constants):
+            if source is None and entry is not None and entry.file in self.found:
+                raise DatasetError(f"{self.folder}: {entry.file} is damaged; name the sources it was made from")
+
+    def constants_of(self, source: Source | None) -> bytes:
+        """Return the constants of the source, if those of the dataset are damaged.
+
+        Raises:
+            SourceError: they are others.
+        """
+        if source is None or not self.has(self.manifest.constants):
+            return b""
+        constants = encode_constants(source.constants)
+        if constants and not same_constants(self.manifest.constants, constants):
+            raise SourceError("the source has other constants than were packed; give it as it was")
+        return constants
+
+
+def _repaired(damaged: _Damaged, constants: bytes, shards: Shards) -> Contents:
+    """Return the dataset with the shards that were made again.
+
+    Raises:
+        SourceError: one has other bytes than it had.
+    """
+    folder, manifest = damaged.folder, damaged.manifest
+    for entry, new in zip(manifest.shards, shards.entries, strict=True):
+        if entry.digest != new.digest:
+            raise SourceError(
+                f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, "
+                "or the library of a codec; give the sources as they were, or convert them again"
+            )
+    entries = tuple(
+        msgspec.structs.replace(entry, file=new.file)
+        for entry, new in zip(manifest.shards, shards.entries, strict=True)
+    )
+    changes: dict[str, Any] = {"shards": entries}
+    if MANIFEST in damaged.found:
+        reports = [make_report(folder / entry.file, manifest.fields, entry.file) for entry in entries]
+        changes |= {"columns": totals([report.columns for report in reports]), "stats": {}}
+    return Contents(
+        manifest=msgspec.structs.replace(manifest, **changes),
+        names=ShardNames(folder, entries) if any(map(damaged.has, manifest.name_tables)) else None,
+        rejected=_read_what_is_left(folder, manifest) if damaged.has(manifest.left_out) else None,
+        constants=constants,
+    )
 
 
 def read_manifest_or_copy(dataset: str | os.PathLike[str]) -> tuple[Manifest, tuple[str, ...]]:
@@ -202,15 +242,12 @@ def _read_what_is_left(folder: Path, manifest: Manifest) -> list[Rejected]:
     return rejected
 
 
-def _plan_again(
-    change: Change,
-    manifest: Manifest,
-    source: Source,
-    bad_shards: Sequence[ShardEntry],
-    rejected: Sequence[Rejected],
-    limits: Limits | None,
-) -> dict[ShardEntry, Make]:
+def _plan_again(change: Change, damaged: _Damaged, source: Source, limits: Limits | None) -> dict[ShardEntry, Make]:
     """Return how damaged shards are packed again, by their entries."""
+    manifest, bad_shards = damaged.manifest, damaged.shards
+    check_same_schema(manifest, source)
+    _log.info("%s damaged; packing again", "1 shard" if len(bad_shards) == 1 else f"{len(bad_shards):,} shards")
+    rejected = [] if damaged.has(manifest.left_out) else read_rejected(damaged.folder, manifest)
     skipped = skipped_samples(rejected, manifest.shards)
     numbers = {entry: number for number, entry in enumerate(manifest.shards)}
     makes = {}
