@@ -147,8 +147,10 @@ def _tables(folder: str, below: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of all files of Parquet below a folder, in order, without statistics."""
     import pyarrow.parquet as pq
 
+    from packer.sources.tables import faults
+
     for path in sorted((Path(folder) / below).rglob("*.parquet")):
-        with pq.ParquetFile(path) as file:
+        with faults(str(path)), pq.ParquetFile(path) as file:
             columns = [name for name in file.schema_arrow.names if not name.startswith("stats/")]
             yield from file.read(columns).to_pylist()
 

@@ -56,7 +56,7 @@ def test_windows_are_those_of_delta_timestamps(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
-    """Another version, a feature of text, a video that is missing or too short, a step without a value."""
+    """Another version, a feature of text, a video that is missing or too short, a step without a value, damage."""
     with pytest.raises(UsageError, match=r"LeRobot v1\.6"):
         open_sources([str(write(tmp_path / "old", "v1.6"))])
     texts = write(tmp_path / "texts", "v3.0", note={"dtype": "string", "shape": [1]})
@@ -78,3 +78,7 @@ def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
     put(lacking / "data/chunk-000/episode_000001.parquet", pa.Table.from_pylist(table))
     with pytest.raises(SourceError, match="column action has steps without a value"):
         read_each(open_sources([str(lacking)]))
+    cut = next((write(tmp_path / "cut", "v3.0") / "meta/episodes").rglob("*.parquet"))
+    cut.write_bytes(cut.read_bytes()[:-9])
+    with pytest.raises(SourceError, match=rf"{cut.name}: cannot be read as a table"):
+        open_sources([str(tmp_path / "cut")])
