@@ -45,6 +45,26 @@ def test_attributes_above_the_samples_are_named(tmp_path: Path) -> None:
     assert source.remarks == ["attributes of groups above the samples are not kept: /data/part, /"]
 
 
+@pytest.mark.parametrize("samples", ["rows", "files", "groups"])
+def test_many_files_give_a_sentence_for_each_cause(tmp_path: Path, samples: str) -> None:
+    """Links, attributes, ranges, chunks and bytes after the end: as many sentences as one file gives, and no more."""
+    causes = []
+    for count in (1, 9):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for number in range(count):
+            with h5py.File(folder / f"{number}.h5", "w") as file:
+                x = file.create_dataset("g/x", data=np.arange(4.0))
+                x.attrs.update({"valid_min": 1, "empty": h5py.Empty("f")})
+                file["g/link"] = h5py.SoftLink("/g/x")
+                file.create_dataset("g/lacking", (4,), "f4")
+            with (folder / f"{number}.h5").open("ab") as more:
+                more.write(b"more")
+        causes.append([remark.partition(": ")[0] for remark in open_hdf5(str(folder), samples=samples).remarks])
+    assert causes[0] == causes[1]
+    assert len(set(causes[0])) == 5
+
+
 def test_many_groups(tmp_path: Path, few: int) -> None:
     """Attributes of so many samples are not kept, which is said."""
 
