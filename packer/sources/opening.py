@@ -33,7 +33,7 @@ from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suf
 from packer.sources.looking import look, say_of_all
 from packer.sources.named_files import with_files
 from packer.sources.options import SourceOptions, columns_by_field, columns_of
-from packer.sources.pairing import share_out
+from packer.sources.pairing import share_out, stem
 from packer.sources.proposals import files_proposal, pairs_proposal, text_proposal
 from packer.sources.source import TableSource
 from packer.watcher import NOBODY, Watcher
@@ -241,6 +241,9 @@ def _open_files(
     """Open sources of all kinds but tables: those whose files are the samples, and those that lie beside them."""
     columns = columns_by_field(options)
     kind, samples, sides = _roles(found, paths, columns, as_extra_fields)
+    for name, (side_kind, file_set) in found.items():
+        if side_kind == "text" and len(file_set.files) == 1:
+            _check_is_no_list(name, file_set, samples)
     main = replace(options, columns=tuple(f"{n}={c}" if n else c for n, c in columns.items() if n not in sides))
     if as_extra_fields and kind == "npy" and not all(Path(paths[name]).is_file() for name in samples):
         main = replace(main, samples=options.samples or "files")
@@ -264,6 +267,16 @@ def _open_files(
     proposals = _proposals(samples, options) if kind == "images" and not sides else []
     source.remarks = [*left_out, *shared, *source.remarks, *proposals]
     return source
+
+
+def _check_is_no_list(name: str, text: FileSet, samples: Mapping[str, FileSet]) -> None:
+    """Raise UsageError if the only text beside several samples has the name of none."""
+    stems = {stem(file).rpartition("/")[2] for file_set in samples.values() for file in file_set.files}
+    if len(stems) > 1 and stem(text.files[0]) not in stems:
+        raise UsageError(
+            f"{name}={text.text} is one text, and named like no sample; a list with a line for each is a table: save "
+            "it as .csv, with the names in a column (docs/have/lists.md)"
+        )
 
 
 def _roles(

@@ -58,6 +58,10 @@ def test_names_with_spaces_and_a_table_among_the_pictures(folder: Path) -> None:
     save(folder / "numbers" / "007.png", picture(2, 2))
     with pytest.raises(UsageError, match="those in id have no zeros in front"):
         opened(folder, "id,x\n7,1\n", "image=DIR/numbers", "x=DIR/t.csv")
+    save(folder / "numbers" / "008.png", picture(2, 2))
+    (folder / "list.txt").write_text("007 1\n008 2\n")
+    with pytest.raises(UsageError, match=r"x=\S+list\.txt is one text, and named like no sample; a list .* save "):
+        opened(folder, "", "image=DIR/numbers", "x=DIR/list.txt")
 
 
 def test_rows_in_another_order_are_read_as_they_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
