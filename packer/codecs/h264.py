@@ -24,7 +24,7 @@ from packer.codecs.jpeg import EncodedImage
 from packer.errors import UsageError
 
 #: The id of the codec in the schema, the dtype and channels that it is for, and the steps of a group.
-H264, H264_DTYPE, H264_CHANNELS, GROUP_STEPS = "h264", "uint8", 3, 12
+H264, H264_DTYPE, H264_CHANNELS, GROUP_STEPS = "h264", "uint8", 3, 8
 #: The most constant rate factor of x264: 1 changes hardly anything, 18 is hard to tell apart by eye, 51 is the least.
 MOST_CRF = 51
 #: Settings of x264: no picture waits for a later one, none is filtered anew, and every stream says how it is decoded.
