@@ -152,6 +152,13 @@ def folder(new_folder_in_memory: Callable[[], Path]) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """An empty folder on the disk, wherever other tests have their files."""
+    with tempfile.TemporaryDirectory(dir=ROOT / "data") as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(scope="session")
 def demo_data() -> Path:
     """The folder data/, filled with the demo inputs: pairs, pictures, clips, clouds, digits.h5, demos.hdf5, volumes."""

@@ -19,11 +19,11 @@ from packer.watcher import Watcher
 
 
 @pytest.fixture
-def packed(tmp_path: Path) -> Path:
+def packed(on_disk: Path) -> Path:
     """Two shards of 12 MB, on the disk."""
     rng = np.random.default_rng(0)
     samples = [{"x": rng.integers(0, 256, 60_000, np.uint8)} for _ in range(400)]
-    return Path(convert(samples, tmp_path / "packed", codec="none", shard_size=12_000_000).path)
+    return Path(convert(samples, on_disk / "packed", codec="none", shard_size=12_000_000).path)
 
 
 def shards(packed: Path) -> list[Path]:

@@ -6,8 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +36,9 @@ ONCE = Rounds(least=1, most=1, seconds=0)
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """On the disk, wherever other tests have their files: rows are read cold."""
-    with tempfile.TemporaryDirectory(dir=SCRIPTS.parent / "data") as folder:
-        yield Path(folder)
+def tmp_path(on_disk: Path) -> Path:
+    """On the disk: rows are read cold."""
+    return on_disk
 
 
 @pytest.fixture
