@@ -139,16 +139,17 @@ def compare(
     if samples < manifest.samples:
         start = shards[0].first
         _log.warning("only samples %d to %d were compared: the sources hold no others", start, start + samples - 1)
-    notes = []
-    if manifest.left_out is not None:
-        notes = [f"{len(rejected):,} skipped when they were packed, listed in {manifest.left_out.file}"]
-    notes += [
-        f"{field.name} is compared as {codec_name(field.codec)} stores it, which changes values"
-        for field in manifest.fields
-        if loss_of(field.codec) is not None
-    ]
     fields = tuple(field.name for field in manifest.fields)
-    return Comparison(damages, fields, samples, (*notes, *source.remarks))
+    return Comparison(damages, fields, samples, (*_besides(manifest, len(rejected)), *source.remarks))
+
+
+def _besides(manifest: Manifest, skipped: int) -> Iterator[str]:
+    """Yield sentences on samples that are not compared, and on fields that are compared as they are stored."""
+    if manifest.left_out is not None:
+        yield f"{skipped:,} skipped when they were packed, listed in {manifest.left_out.file}"
+    for field in manifest.fields:
+        if loss_of(field.codec) is not None:
+            yield f"{field.name} is compared as {codec_name(field.codec)} stores it, which changes values"
 
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:
@@ -219,6 +220,11 @@ def _compare_guarded(
 
 
 def _find_differences(folder: Path, fields: Sequence[Field], source_shard: SourceShard, step: Step) -> list[Damage]:
+    """Return what differs, as `compare_shard` does.
+
+    Args:
+        step: is entered while a sample is read.
+    """
     entry, part, first, skipped = source_shard
     damages: list[Damage] = []
     make_damage = partial(Damage, entry.file, repairable=False)  # the shard is undamaged: nothing to repair
@@ -234,20 +240,13 @@ def _find_differences(folder: Path, fields: Sequence[Field], source_shard: Sourc
                 return [*damages, make_damage(f"{entry.samples} samples are packed, the source has more")]
             for column in columns:
                 for start, stop in _find_differing_runs(column, position, block[column.field.name]):
-                    first_names = (
-                        tuple(source_names[start - position : stop - position][:SHOWN_NAMES]) if source_names else ()
-                    )
+                    shown = tuple((source_names or ())[start - position : stop - position][:SHOWN_NAMES])
                     samples = first + start, first + stop
-                    damages.append(make_damage("differs from the source", column.field.name, samples, first_names))
-            if (
-                names is not None
-                and source_names is not None
-                and list(source_names) != names[position : position + size]
-            ):
-                damages.append(
-                    make_damage("names differ from the source", samples=(first + position, first + position + size))
-                )
-            position += size
+                    damages.append(make_damage("differs from the source", column.field.name, samples, shown))
+            stop = position + size
+            if names and source_names and list(source_names) != names[position:stop]:
+                damages.append(make_damage("names differ from the source", samples=(first + position, first + stop)))
+            position = stop
     if position != entry.samples:
         damages.append(make_damage(f"{entry.samples} samples are packed, the source has {position}"))
     return damages
