@@ -5,23 +5,29 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pathlib
+import pickle
 import random
 import string
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from natsort import natsorted
 from PIL import Image
 
+import packer.writer
 from packer.errors import SourceError
 from packer.sources import SourceOptions, files, open_sources
 from packer.sources.files import find, natural_order, of_one_kind
 from packer.sources.kinds import suffixes
 from packer.watcher import Watcher
+from readers import PackedDataset
 from tests.helpers.kinds import write_hdf5
 
 NAMES = ["1.ply", "01.ply", "001.ply", "2.ply", "10.ply"]
@@ -197,3 +203,18 @@ def test_natural_order_is_that_of_natsort() -> None:
     names += ["1", "01", "a", "a1", "a01", "a-1", "0", "00", "", f"a{10**300}", f"a{10**299}"]
     assert natural_order(names) == natsorted(names)
     assert natural_order([*names, "é1"]) == natsorted([*names, "é1"])
+
+
+@pytest.mark.parametrize(("suffix", "dump"), [(".pkl", pickle.dump), (".pt", torch.save)])
+def test_files_of_no_kind_come_with_the_lines_that_pack_them(tmp_path, suffix, dump):
+    """The lines of the error are run as they are, and every file is a sample."""
+    folder, out = tmp_path / "in", str(tmp_path / "out")
+    folder.mkdir()
+    for number in range(2):
+        with (folder / f"{number}{suffix}").open("wb") as file:
+            dump({"x": np.arange(number + 3) if suffix == ".pkl" else torch.arange(number + 3)}, file)
+    with pytest.raises(SourceError, match=r"is read in Python \(docs/have/python.md\)") as error:
+        open_sources([f"x={folder}"])
+    lines = textwrap.dedent("\n".join(str(error.value).splitlines()[1:]))
+    exec(lines, {"packer": packer, "pathlib": pathlib, "pickle": pickle, "torch": torch, "OUT": out})
+    assert [sample["x"].tolist() for sample in PackedDataset(out)] == [[0, 1, 2], [0, 1, 2, 3]]
