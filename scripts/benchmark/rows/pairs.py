@@ -19,6 +19,7 @@ from readers import Crop, Loader, Mix, PackedDataset
 
 LIMIT = "the limit: index_select or np.take"
 INDEXING = "in-RAM x[idx]"
+NONE = "the same, none"
 PNG = "PNG files, Pillow, DataLoader"
 PNG_BYTES = "PNG files' bytes"
 #: Pairs of 48/192 px are read in batches of so many if PNG files are too: there are few of them in a quick run.
@@ -110,10 +111,12 @@ def mixed(bench: Bench) -> list[Side]:
     return [ours, _loader(bench, SMALL, "none", 128)]
 
 
-@Row("pairs 16/64, auto, batch 128, Loader", "the same, none", at_least=0.25)
-def auto_against_none(bench: Bench) -> list[Side]:
+@Row("pairs 16/64, auto, batch 128, Loader", NONE, at_least=0.25, size=SMALL, codec="auto", batch=128)
+@Row("pairs 16/64, lz4, batch 128, Loader", NONE, at_least=0.6, size=SMALL, codec="lz4", batch=128)
+@Row("pairs 48/192, lz4, batch 8, Loader", NONE, at_least=0.6, size=LARGE, codec="lz4", batch=8)
+def against_none(bench: Bench, size: int, codec: str, batch: int) -> list[Side]:
     """Measure what room on photographs costs."""
-    return [_loader(bench, SMALL, codec, 128, name=codec) for codec in ("auto", "none")]
+    return [_loader(bench, size, one, batch, name=one) for one in (codec, "none")]
 
 
 @Row("pairs 48/192, photo+lz4, stored bytes", PNG_BYTES, at_most=1.03, codec="photo+lz4")
