@@ -69,14 +69,14 @@ class SourceOptions:
         skip: HDF5, zarr and npy: leave out a field, group or array; a column of tables, a suffix of
             tars, or a feature of LeRobot.
         axis: HDF5, zarr and npy: number of the axis that counts samples.
-        attrs: HDF5, zarr and npy: make a field of this attribute of each file, dataset or group that is a sample.
-        scaled: HDF5, zarr and npy: apply scale_factor, add_offset, _FillValue, missing_value and _Unsigned (missing
+        attrs: HDF5 and zarr: make a field of this attribute of each file, dataset or group that is a sample.
+        scaled: HDF5 and zarr: apply scale_factor, add_offset, _FillValue, missing_value and _Unsigned (missing
             values become NaN).
-        stored: HDF5, zarr and npy: pack numbers as they are stored, in spite of such attributes.
-        unwritten: HDF5, zarr, npy and TIFF: chunks that were never written: a remark counts them, or they are refused.
+        stored: HDF5 and zarr: pack numbers as they are stored, in spite of such attributes.
+        unwritten: HDF5, zarr and TIFF: chunks that were never written: a remark counts them, or they are refused.
         once: HDF5, zarr and npy: keep this array once, as ds.constants: it is the same for all samples, such as a
             grid.
-        sparse: HDF5, zarr and npy: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
+        sparse: HDF5 and zarr: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
         images: HDF5, zarr and npy: the arrays of this field, (H, W) or (H, W, C), are images.
         files: Tables: this column names files; what they hold is the field: images, arrays, clouds or texts.
         root: --files: the folder that names of files count from.  [default: that of the table]
