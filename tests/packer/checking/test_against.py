@@ -229,12 +229,12 @@ def test_limits_hold_where_samples_are_read_again(pairs, tmp_path, read, limits,
 
     class Bad(FittedSource):
         def read(self):
-            if "005" in self.names:
+            if "011" in self.names:
                 read()
             yield from super().read()
 
     source = source_of(pairs.sources)
-    with pytest.raises(SourceError, match=f"sample '005': reading it {reason}"):
+    with pytest.raises(SourceError, match=f"sample '011': reading it {reason}"):
         compare(folder, Bad(source, source.fields), limits=limits)
 
 
