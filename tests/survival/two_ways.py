@@ -89,13 +89,14 @@ def parts(folder: Path) -> Iterator[tuple[Options, list[int]]]:
                 yield chosen | windows, sorted({*range(0, count, count // 6 + 1)})
 
 
-def check_all_ways(folder: Path, ways_each: int = 2 * len(WAYS)) -> None:
+def check_all_ways(folder: Path, ways_each: int = 2 * len(WAYS), first: int = 0) -> None:
     """Raise AssertionError if two ways of reading give different items.
 
     Each way draws random parts in its own order, so these are compared only within one way.
 
     Args:
         ways_each: the number of ways in which each part is read, by machine code and by Python in turn.
+        first: the way that the first part is read in; each part begins with another.
     """
     # Neighbours alternate, so that any few of them read by machine code and by Python.
     ways = [(way, (place + half) % 2 == 0) for half in (0, 1) for place, way in enumerate(WAYS)]
@@ -108,7 +109,7 @@ def check_all_ways(folder: Path, ways_each: int = 2 * len(WAYS)) -> None:
 
         draws = PackedDataset(folder, **options)._source.draws
         one_by_one = None if draws else read("one by one", by_machine=turn % 2 == 1)
-        for way, by_machine in [*ways, *ways][turn % len(ways) :][:ways_each]:
+        for way, by_machine in [*ways, *ways][(turn + first) % len(ways) :][:ways_each]:
             wanted = read(way, not by_machine) if one_by_one is None else one_by_one
             assert read(way, by_machine) == wanted, (way, by_machine, options)
     _check_regions(folder)
