@@ -33,7 +33,7 @@ def test_golden_datasets(name: str) -> None:
 def test_fresh_datasets_of_every_form(kind: str, tmp_path: Path) -> None:
     """All ways read the same from a dataset of every form of fields, with encoded frames."""
     chosen = KINDS[kind] if KINDS[kind].codec != "none" else KINDS[kind]._replace(codec="zstd")
-    two_ways.check_all_ways(make(chosen, tmp_path).path, ways_each=2)
+    two_ways.check_all_ways(make(chosen, tmp_path).path, ways_each=1, first=list(KINDS).index(kind))
 
 
 def test_every_codec(tmp_path: Path) -> None:
