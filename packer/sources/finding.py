@@ -40,6 +40,8 @@ _IN_PYTHON = {
     ".mat": "scipy.io.loadmat(p)",
     ".exr": '{"image": cv2.imread(str(p), cv2.IMREAD_UNCHANGED)}',
 }
+#: How Python reads all samples of one file.
+_MANY_IN_PYTHON = {".tfrecord": "tfrecord.tfrecord_loader(str(p), None)"}
 #: What unpacks files that are compressed as a whole.
 _COMPRESSED = {".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
 
@@ -155,13 +157,17 @@ def _in_python(file_set: FileSet) -> str:
         )
     if suffix in _COMPRESSED:
         return f"; unpack it first, as by {_COMPRESSED[suffix]} {file_set.path(file_set.files[0])}"
-    if suffix not in _IN_PYTHON:
+    if suffix in _IN_PYTHON:
+        add = f"writer.add({_IN_PYTHON[suffix]}, name=p.stem)"
+    elif suffix in _MANY_IN_PYTHON:
+        add = f"for sample in {_MANY_IN_PYTHON[suffix]}:\n              writer.add(sample)"
+    else:
         return _OTHERS
     return (
         f". {suffix} is read in Python (docs/have/python.md):\n"
         "  with packer.writer.DatasetWriter(OUT) as writer:\n"
         f"      for p in sorted(pathlib.Path({file_set.folder!r}).rglob('*{suffix}')):\n"
-        f"          writer.add({_IN_PYTHON[suffix]}, name=p.stem)"
+        f"          {add}"
     )
 
 

@@ -218,3 +218,9 @@ def test_files_of_no_kind_come_with_the_lines_that_pack_them(tmp_path, suffix, d
     lines = textwrap.dedent("\n".join(str(error.value).splitlines()[1:]))
     exec(lines, {"packer": packer, "pathlib": pathlib, "pickle": pickle, "torch": torch, "OUT": out})
     assert [sample["x"].tolist() for sample in PackedDataset(out)] == [[0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_files_of_many_samples_come_with_a_loop_over_them(tmp_path):
+    """So do those of TensorFlow, by the package tfrecord."""
+    with pytest.raises(SourceError, match=r"for sample in tfrecord\.tfrecord_loader\(str\(p\), None\):\n +writer\.add"):
+        open_sources([f"x={fill(tmp_path, '0.tfrecord')}"])

@@ -59,7 +59,10 @@ def test_a_trimmed_file_gives_the_frames_that_are_shown(tmp_path: Path) -> None:
 
 
 def test_turned_deep_and_with_sound_is_said(tmp_path: Path) -> None:
-    """Frames are turned clockwise as the header says; remarks say so, and what becomes of 10 bits and sound."""
+    """Frames are turned clockwise as the header says; remarks say so, and what becomes of 10 bits and sound.
+
+    Without a name their field is `video`.
+    """
     path = turned(Path(video(tmp_path / "phone.mp4")))
     source = open_sources([f"clip={path}"])
     (clip,) = read_each(source)["clip"]
@@ -69,6 +72,7 @@ def test_turned_deep_and_with_sound_is_said(tmp_path: Path) -> None:
     said = "".join([*source.remarks, *deep.remarks, *loud.remarks])
     for words in ("turned as its header says", "more than 8 bits a value", "sound is not packed"):
         assert words in said
+    assert open_sources([str(path)]).fields[0].name == "video"
 
 
 @given(
