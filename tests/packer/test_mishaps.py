@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -122,9 +123,8 @@ def test_no_library_hides_a_bad_moment(tmp_path, monkeypatch, suffix):
     for n in range(3):
         (tmp_path / f"{n}{suffix}").write_bytes(b"x")
     (tmp_path / "0.csv").write_text("a\n1\n")
-    opened = io.open
 
-    def fail(path, *rest, **more):
+    def fail(opened, path, *rest, **more):
         if str(path).endswith(suffix):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
         return opened(path, *rest, **more)
@@ -132,8 +132,8 @@ def test_no_library_hides_a_bad_moment(tmp_path, monkeypatch, suffix):
     def fail_as_hdf5(path, *rest, **more):
         raise OSError(f"Can't read data (file read failed: filename = '{path}', errno = 5, error message = '...')")
 
-    monkeypatch.setattr("io.open", fail)
-    monkeypatch.setattr("builtins.open", fail)
+    for name, opened in {"io.open": io.open, "builtins.open": open, "os.open": os.open}.items():
+        monkeypatch.setattr(name, partial(fail, opened))
     monkeypatch.setattr("h5py.is_hdf5", fail_as_hdf5)
     with pytest.raises(ResourceError, match="cannot be read now"):
         convert(tmp_path / f"*{suffix}", tmp_path / "out", OPTIONS, on_error="skip")
