@@ -135,7 +135,7 @@ def two_threads(bench: Bench) -> list[Side]:
     return [_loader(bench, LARGE, "photo+lz4", BATCH, name=f"threads={n}", threads=n) for n in (2, 1)]
 
 
-@Row("pairs 48/192, none, crops of 128 px, mirrored, as float32", "the same of arrays in RAM", at_least=2)
+@Row("pairs 48/192, none, crops of 128 px, mirrored, as float32", "the same of arrays in RAM", at_least=1.2)
 def crops_to_float(bench: Bench) -> list[Side]:
     """Read what super-resolution is trained on: a loop crops, mirrors and converts in one pass."""
     crop = Crop(CROP, of="hr", aligned={"lr": SCALE}, flips=True)
