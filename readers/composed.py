@@ -16,7 +16,22 @@ from readers.valid import check_count, check_seed
 
 
 @dataclass(frozen=True, eq=False)
-class SubsetOrder(Order):
+class _OfOrder(Order):
+    """Orders as another order does, which is drawn or not, and in windows or not."""
+
+    order: Order
+
+    @property
+    def is_drawn(self) -> bool:  # type: ignore[override]
+        return self.order.is_drawn
+
+    @property
+    def window(self) -> int | None:  # type: ignore[override]
+        return self.order.window
+
+
+@dataclass(frozen=True, eq=False)
+class SubsetOrder(_OfOrder):
     """The numbers of a subset, in the order of their places in it.
 
     Args:
@@ -24,7 +39,6 @@ class SubsetOrder(Order):
         numbers: of the samples, (m,).
     """
 
-    order: Order
     numbers: Numbers
 
     def __len__(self) -> int:
@@ -41,27 +55,18 @@ class SubsetOrder(Order):
         return lambda positions: self.numbers[places(positions)]
 
     @property
-    def is_drawn(self) -> bool:  # type: ignore[override]
-        return self.order.is_drawn
-
-    @property
-    def window(self) -> int | None:  # type: ignore[override]
-        return self.order.window
-
-    @property
     def words(self) -> str:
         return f"{self.order.words}, of numbers {digest(self.numbers)}"
 
 
 @dataclass(frozen=True)
-class Repeated(Order):
+class Repeated(_OfOrder):
     """Several epochs of another order, one after another, as one: each pass in an order of its own.
 
     Raises:
         UsageError: `times` is not a whole number from 1 on.
     """
 
-    order: Order
     times: int
 
     def __post_init__(self) -> None:
@@ -93,14 +98,6 @@ class Repeated(Order):
             return samples
 
         return samples_at
-
-    @property
-    def is_drawn(self) -> bool:  # type: ignore[override]
-        return self.order.is_drawn
-
-    @property
-    def window(self) -> int | None:  # type: ignore[override]
-        return self.order.window
 
     @property
     def words(self) -> str:

@@ -32,10 +32,10 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from readers.keyed import Permutation
-from readers.order import Order, check_epoch, digest, random_state
+from readers.order import check_epoch, digest, random_state
 from readers.share import Batches, ItemShards, Share, SharedBatches
-from readers.shuffled import WINDOW
-from readers.valid import check_count, check_seed, remark
+from readers.shuffled import WindowShuffled
+from readers.valid import check_count, remark
 
 #: Hands at most; so many nodes can share a bucket.
 HANDS = 64
@@ -62,29 +62,8 @@ class _HandPieces:
         return bounds
 
 
-@dataclass(frozen=True, eq=False)
-class ShardShuffled(Order):
-    """0 to n - 1, every epoch in another order: whole shards are permuted, and then the samples of windows of shards.
-
-    Args:
-        edges: first number of each shard, and the end of the last, (shards + 1,), from 0 to n; shards may be empty.
-        window: samples that are shuffled among each other, about; one shard at least.
-
-    Raises:
-        UsageError: the window is below 1.
-    """
-
-    is_drawn = True
-    edges: Numbers
-    window: int = WINDOW
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_seed(self.seed)
-        check_count("shuffle_window", self.window)
-
-    def __len__(self) -> int:
-        return int(self.edges[-1])
+class ShardShuffled(WindowShuffled):
+    """Shuffles whole shards, dealt to hands; a window is one shard at least."""
 
     @property
     def words(self) -> str:

@@ -70,12 +70,12 @@ class Shuffled(Order):
 
 
 @dataclass(frozen=True, eq=False)
-class BlockShuffled(Order):
-    """0 to n - 1, every epoch in another order: blocks are shuffled, and then the samples of each window of blocks.
+class WindowShuffled(Order):
+    """Shuffles stretches of 0 to n - 1, and then the samples of each window of stretches, anew in every epoch.
 
     Args:
-        edges: where each block starts, and the end of the last, (blocks + 1,), from 0 to n; blocks may be empty.
-        window: samples that are shuffled among each other; rounded to whole blocks.
+        edges: where each stretch starts, and the end of the last, (stretches + 1,), from 0 to n; some may be empty.
+        window: samples that are shuffled among each other, rounded to whole stretches.
 
     Raises:
         UsageError: the window is below 1.
@@ -92,6 +92,10 @@ class BlockShuffled(Order):
 
     def __len__(self) -> int:
         return int(self.edges[-1])
+
+
+class BlockShuffled(WindowShuffled):
+    """Shuffles blocks of samples that lie side by side; the last block of a window may end beyond it."""
 
     def epoch(self, epoch: int) -> Numbers:
         """Return the sample numbers of an epoch, (n,)."""
