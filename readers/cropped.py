@@ -101,8 +101,9 @@ class CropReader(PartReader):
             raise UsageError(
                 f"{self._placing.describe(int(located.number[item]))}: field {self.field.name!r} has "
                 f"{size_text(lengths[item])} pixels and {self._placing.rules.of!r} {size_text(sizes[item])}; "
-                f"exactly {self._scale} times as many are expected on {'both' if len(self._crop) == 2 else 'all'} "
-                f"axes{note}; read a split without it, or convert again with --on-error skip"
+                f"exactly {self._scale} times as many are expected of {self._placing.rules.of!r}, the larger of a "
+                f"pair, on {'both' if len(self._crop) == 2 else 'all'} axes{note}; read a split without it, or convert "
+                "again with --on-error skip"
             )
 
     def locate(self, asked: Asked) -> Located:

@@ -290,7 +290,10 @@ def test_a_sample_that_does_not_fit_is_named(pack: Any, tmp_path: Path) -> None:
     odd = [{"lr": _grid(9, 9, 0), "hr": _grid(36, 36, 0)}, {"lr": _grid(9, 9, 0), "hr": _grid(36, 37, 0)}]
     path = pack(tmp_path / "odd", field, [odd])
     split(path, {"good": [0]})
-    with pytest.raises(UsageError, match=r"sample 1: field 'lr' has 9 x 9 pixels and 'hr' 36 x 37; exactly 4 times"):
+    with pytest.raises(
+        UsageError,
+        match=r"sample 1: field 'lr' has 9 x 9 pixels and 'hr' 36 x 37; exactly 4 times as many are expected of 'hr'",
+    ):
         _ = PackedDataset(path, crop=_crop())[0]  # before anything is read, not when it is its turn
     for size in (16, np.uint8(16)):
         assert PackedDataset(path, crop=_crop(size=size), split="good")[0]["lr"].shape == (3, 4, 4)
