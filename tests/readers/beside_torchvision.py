@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 import readme
 import torch
+from cpu_torchvision import torchvision
 from jpeg_files import as_jpeg, photograph
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.tv_tensors import Image, Mask
 
 from packer.convert import convert
 from packer.errors import UsageError
@@ -22,16 +25,6 @@ from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import PackedDataset, ResizedCrop, as_tv_tensors
 from readers.draws import draw_visits
-
-try:
-    import torchvision
-except RuntimeError:  # its operators were compiled for a torch with CUDA: two have to be known, and are never called
-    operators = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import torchvision
-from torchvision.transforms import InterpolationMode, v2
-from torchvision.tv_tensors import Image, Mask
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = ("cat", "dog", "owl")

@@ -11,10 +11,8 @@ from lerobot_files import CAMERA, LENGTHS, WRIST, arrow, put, steps, write
 from opened_sources import read_each
 from video_files import decoded, video
 
-from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, open_sources
-from readers import PackedDataset, Windows
 
 
 def frames_of(folder: Path, episode: int) -> np.ndarray:
@@ -41,18 +39,12 @@ def test_episodes_are_samples(tmp_path: Path, version: str) -> None:
         assert values["task"] == [["lift", "put"][episode % 2]]
 
 
-def test_windows_are_those_of_delta_timestamps(tmp_path: Path) -> None:
-    """Packed, `Windows` gives steps around each step, the edge repeated, and says which lie outside."""
-    folder = write(tmp_path / "d", "v3.0")
-    convert([str(folder)], tmp_path / "out", source=SourceOptions(skip=(WRIST,), short=16))
-    windows = Windows({CAMERA: [-1, 0], "action": range(3)}, pad="edge")
-    dataset = PackedDataset(tmp_path / "out", ["action", CAMERA], windows=windows)
-    assert len(dataset) == sum(LENGTHS)
-    batch = dataset[[3, 4]]
-    assert batch[CAMERA].shape == (2, 2, 16, 24, 3)
-    assert np.array_equal(batch["action"][0], steps(0)["action"][[3, 3, 3]])
-    assert batch["action_is_pad"][0].tolist() == [False, True, True]
-    assert np.array_equal(batch["action"][1], steps(1)["action"][:3])
+def test_frames_are_resized_and_features_left_out(tmp_path: Path) -> None:
+    """`--short` is for cameras, `--skip` for any feature."""
+    options = SourceOptions(skip=(WRIST,), short=16)
+    values = read_each(open_sources([str(write(tmp_path / "d", "v3.0"))], options))
+    assert WRIST not in values
+    assert [clip.shape for clip in values[CAMERA]] == [(steps, 16, 24, 3) for steps in LENGTHS]
 
 
 def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
