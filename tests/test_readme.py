@@ -19,7 +19,6 @@ import readme
 from environment import HAS_FRAMEWORKS
 from here import in_this_process
 
-import packer
 import readers
 from packer.cli import COMMANDS
 from packer.codecs import NAMED
@@ -147,11 +146,6 @@ def test_the_pages_of_python_lack_nothing() -> None:
     lacking = [name for name in (*parameters, *readers.__all__) if not re.search(rf"`[^`]*\b{name}\b[^`]*`", short)]
     assert lacking == []
     assert [name for name in members if not re.search(rf"\b{name}\b", short)] == []
-
-
-def test_the_citation_names_this_version() -> None:
-    """Who cites packer cites what was used."""
-    assert f"\nversion: {packer.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 @pytest.mark.parametrize(("page", "least"), [("compare.md", 4), ("how/guarantees.md", 24)])

@@ -168,6 +168,9 @@ def report(error: BaseException) -> int | str | None:
         text = "out of memory: allow this process more (`ulimit -v`), or use fewer --workers or a smaller --shard-size"
     elif "can't start new thread" in text:
         text = "the system starts no more threads: allow more processes (`ulimit -u`) or more memory (`ulimit -v`)"
+    elif isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith(("packer", "readers")):
+        package = error.name.partition(".")[0]
+        text, status = f"this command needs the package {package}, which is not installed: pip install {package}", 2
     elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:

@@ -10,10 +10,13 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+from environment import skip_without_torch
 from made_datasets import plain_names, without_commands, written
 from PIL import Image
 
 from packer.packing import LOCK
+
+skip_without_torch()
 
 
 @pytest.fixture

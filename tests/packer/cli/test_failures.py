@@ -15,6 +15,8 @@ from packer.errors import MissingNameError, SourceError
         (MemoryError(), 1, "out of memory"),
         (OSError(12, "Cannot allocate memory"), 1, "out of memory"),
         (ImportError("a.so: failed to map segment from shared object"), 1, "out of memory"),
+        (ModuleNotFoundError("No module named 'torch.cuda'", name="torch.cuda"), 2, "installed: pip install torch"),
+        (ModuleNotFoundError("No module named 'packer.a'", name="packer.a"), 1, "this should not happen"),
         (RuntimeError("can't start new thread"), 1, "the system starts no more threads"),
         (KeyboardInterrupt(), 130, "stopped"),
         (ValueError("odd"), 1, "ValueError: odd (this should not happen"),
