@@ -33,8 +33,9 @@ _ENCODER = {"tune": "fastdecode", "bf": "0", "x264-params": "repeat-headers=1:sc
 _START, _UNIT, _COMMENT = b"\0\0\1", re.compile(rb"\x00*\x00\x00\x01"), 6
 #: Damage is an error. FFmpeg would go on with pixels that it guesses.
 _DECODER = {"err_detect": "crccheck+bitstream+buffer+explode"}
-#: Pixels that a picture is decoded with beyond its sides: they are rounded up to blocks of 16.
-_BLOCK = 16
+#: Pixels that a picture is decoded with beyond its sides, at most: blocks have 16, and FFmpeg makes rows as long as the
+#: widest instructions of the processor ask for, 64 bytes today.
+_MARGIN = 128
 
 
 class EncodedClip(EncodedImage):
@@ -109,7 +110,7 @@ def decode_h264(stream: memoryview, shape: Sequence[int], out: NDArray[np.uint8]
     steps, height, width, _ = shape
     decoder = av.CodecContext.create("h264", "r")
     decoder.thread_count = 1
-    decoder.options = {**_DECODER, "max_pixels": str((height + _BLOCK) * (width + _BLOCK))}
+    decoder.options = {**_DECODER, "max_pixels": str((height + _MARGIN) * (width + _MARGIN))}
     reformatter, pixels, count = av.video.reformatter.VideoReformatter(), out.reshape(shape), 0
     for packet in [*decoder.parse(bytes(stream)), *decoder.parse(None), None]:
         for frame in decoder.decode(packet):
