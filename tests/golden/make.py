@@ -2,8 +2,8 @@
 
 `exact` holds only codecs whose bytes do not depend on a library's version, and every way to store a column;
 `coded` holds the others; `kinds` holds codecs with every kind of field, fixed and ragged, in frames of samples and of
-rows; `photos` holds the codecs for photographs, `decimals` those for decimals, `jpegs` JPEG files and `clips` clips of
-them, which came later.
+rows; `photos` holds the codecs for photographs, `decimals` those for decimals, `jpegs` JPEG files, `clips` clips of
+them, `stacks` gray ones without an axis of channels, and `groups` clips in H.264, which came later.
 They are committed. A new codec gets a dataset of its own here, as `photos` is; those that are there are made anew only
 after a deliberate change of the format, with a new format version.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from packer.codecs import NAMED, Config, EncodedImage
+from packer.codecs import GROUP_STEPS, NAMED, Config, EncodedImage, FrameCodec
 from packer.format import (
     ColumnTotals,
     Field,
@@ -160,6 +160,28 @@ CLIPS = tuple(
     Field(name=f"clip {form}", dtype="uint8", frame=FrameRule(rows=1), **options)
     for form, options in CLIP_FORMS.items()
 )
+#: As `KINDS_FORMS`: gray images, and stacks of them.
+STACK_FORMS: dict[str, dict[str, Any]] = {
+    "jpeg:90": {"shape": (None, 32, 40), "frame": FrameRule(rows=1)},
+    "jpeg:75 ragged": {"shape": (None, None, None), "frame": FrameRule(rows=1)},
+    "jpeg:90 image": {"shape": (32, 40), "frame": FrameRule(samples=1)},
+}
+STACKS = tuple(
+    Field(name=form, dtype="uint8", codec=({"id": "jpeg", "quality": int(form[5:7])},), **options)
+    for form, options in STACK_FORMS.items()
+)
+#: As `KINDS_FORMS`: streams depend on a library's version. The smallest groups of `ragged` are stored raw.
+GROUP_FORMS: dict[str, dict[str, Any]] = {
+    "h264:18": {"shape": (None, 32, 40, 3)},
+    "h264:30 odd": {"shape": (9, 33, 41, 3)},
+    "h264:18 ragged": {"shape": (None, None, None, 3)},
+}
+#: Beside the clips that are coded, the pixels that they were decoded to when they were packed.
+GROUPS = tuple(
+    Field(name=part + form, dtype="uint8", codec=codec, frame=FrameRule(rows=GROUP_STEPS), **options)
+    for form, options in GROUP_FORMS.items()
+    for part, codec in (("", ({"id": "h264", "crf": int(form[5:7])},)), ("pixels of ", NAMED["zstd"]))
+)
 KINDS_NAMES = tuple(f"sample {n}" for n in range(5))
 
 
@@ -216,9 +238,8 @@ def clips_value(field: Field, n: int) -> Any:
     """Sample `n` of a field of `clips`: soft steps, each as a file; of `jpeg` the last of four as it is."""
     steps, *sides, channels = (axis if axis is not None else n + 20 * at for at, axis in enumerate(field.shape))
     mode, clip, files = "RGB" if channels == 3 else "L", np.empty((steps, *sides, channels), np.uint8), []
-    y, x, c = np.indices(clip.shape[1:])
     for step in range(steps):
-        image, file = ((3 * y + 2 * x + 40 * n + 5 * step) % 400 // 2 + 20 * c).astype(np.uint8), io.BytesIO()
+        image, file = _soft(sides, channels, 40 * n + 5 * step), io.BytesIO()
         Image.fromarray(image if channels == 3 else image[..., 0]).save(file, "JPEG")
         with Image.open(file) as opened:
             clip[step] = np.asarray(opened.convert(mode)).reshape(image.shape)
@@ -226,6 +247,35 @@ def clips_value(field: Field, n: int) -> Any:
         if field.codec == NAMED["jpeg"] and step == 3:
             clip[step], files[step] = image, b""
     return EncodedImage.of(clip, *files)
+
+
+def stacks_value(field: Field, n: int) -> Any:
+    """Sample `n` of a field of `stacks`: soft steps, each as a file that Pillow writes."""
+    shape = tuple(axis if axis is not None else n + 20 * at for at, axis in enumerate(field.shape))
+    stack, files = np.empty(shape, np.uint8), []
+    for step, out in enumerate(stack if stack.ndim == 3 else stack[None]):
+        file = io.BytesIO()
+        Image.fromarray(_soft(shape[-2:], 1, 40 * n + 5 * step)[..., 0]).save(file, "JPEG")
+        with Image.open(file) as opened:
+            out[:] = np.asarray(opened)
+        files.append(file.getvalue())
+    return EncodedImage.of(stack, *files)
+
+
+def groups_value(field: Field, n: int) -> Any:
+    """Sample `n` of a field of `groups`: soft steps, or the pixels that are decoded from them."""
+    steps, *sides, _ = (
+        axis if axis is not None else max(2, 6 * n - 4) if at else 5 * n for at, axis in enumerate(field.shape)
+    )
+    clip = np.array([_soft(sides, 3, 40 * n + 5 * step) for step in range(steps)], np.uint8).reshape(steps, *sides, 3)
+    coded = {f"pixels of {other.name}": other.codec for other in GROUPS}
+    return FrameCodec(coded[field.name], clip.dtype).as_stored(clip) if field.name in coded else clip
+
+
+def _soft(sides: Sequence[int], channels: int, seed: int) -> Any:
+    """An image (H, W, C) whose colours change slowly."""
+    y, x, c = np.indices((*sides, channels))
+    return ((3 * y + 2 * x + seed) % 400 // 2 + 20 * c).astype(np.uint8)
 
 
 def exact_value(field: Field, n: int) -> Any:
@@ -264,6 +314,8 @@ DATASETS: dict[str, tuple[Sequence[Field], Callable[[Field, int], Any], Sequence
     "decimals": (DECIMALS, decimals_value, None, (3, 2)),
     "jpegs": (JPEGS, jpegs_value, None, (3, 2)),
     "clips": (CLIPS, clips_value, None, (3, 2)),
+    "stacks": (STACKS, stacks_value, None, (3, 2)),
+    "groups": (GROUPS, groups_value, None, (3, 2)),
 }
 
 
@@ -271,7 +323,8 @@ def samples(name: str, start: int, stop: int) -> dict[str, Any]:
     """The samples start..stop of a dataset, by field."""
     fields, value, _, _ = DATASETS[name]
     found = {field.name: [value(field, n) for n in range(start, stop)] for field in fields}
-    lists = {field.name for field in fields if field.is_ragged or (field.codec and field.codec[0]["id"] == "jpeg")}
+    files = ("jpeg", "h264")
+    lists = {field.name for field in fields if field.is_ragged or (field.codec and field.codec[0]["id"] in files)}
     return {name: values if name in lists else np.array(values) for name, values in found.items()}
 
 

@@ -23,6 +23,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
+import av
 import lmdb
 import lz4.block
 import numpy as np
@@ -107,15 +108,20 @@ class Field:
         check(self.nbytes([length or 1 for length in self.shape]) <= 2**48, f"{self.name}: too large")
         check(1 <= self.count <= 2**32 and (self.rule, self.shape) != ("rows", []), f"{self.name}: its frames")
         check(not whole or self.count * self.nbytes(self.shape) <= 2**24, f"{self.name}: frames of too many bytes")
+        #: For `jpeg`: whether the last axis is no channels.
+        self.is_gray = self.kind != "image" and self.shape[-1:] not in ([1], [3])
         self.filter = self.stages.pop(0) if self.stages[:1] in (["photo"], ["decimal"]) else None
         self.digits = self.described["codec"][0].get("digits") if self.filter == "decimal" else 0
         good = self.filter != "photo" or (self.kind == "image" and self.dtype in (np.uint8, np.uint16))
         good &= self.filter != "decimal" or (self.dtype in (np.float32, np.float64) and self.digits in range(16))
         if "jpeg" in self.stages:
-            config, is_clip = self.described["codec"][0], self.kind == "array" and len(self.shape) == 4
-            good &= (self.kind == "image" or is_clip) and self.dtype == np.uint8 and self.shape[-1] in (1, 3)
+            config, steps = self.described["codec"][0], len(self.shape) - (2 if self.is_gray else 3)
+            good &= self.dtype == np.uint8 and (self.is_gray or self.shape[-1] in (1, 3)) and steps in (0, 1)
             good &= config.keys() <= {"id", "quality"} and config.get("quality", 1) in range(1, 101)
-            good &= len(self.stages) == 1 and self.described["frame"] == {"rows" if is_clip else "samples": 1}
+            good &= len(self.stages) == 1 and self.described["frame"] == {"rows" if steps else "samples": 1}
+        if "h264" in self.stages:
+            good &= self.kind == "array" and self.dtype == np.uint8 and len(self.shape) == 4 and self.shape[3] == 3
+            good &= len(self.stages) == 1 and self.described["frame"] == {"rows": 8}
         check(good and not {"pickle", "photo", "decimal"} & set(self.stages), f"{self.name}: codecs {self.stages}")
 
     def nbytes(self, shape: list[int]) -> int:
@@ -130,8 +136,10 @@ class Field:
                 values[..., [0, 2]] += values[..., [1]]
         return values
 
-    def decoded(self, stored: bytes, raw: int) -> bytes:
-        """Return the raw bytes of an encoded frame: section 6, step 3. One codec besides a filter is enough here."""
+    def decoded(self, stored: bytes, raw: int, shape: list[int]) -> bytes:
+        """Return the raw bytes of an encoded frame, which holds the sample or rows of this shape, or others besides.
+
+        Section 6, step 3. One codec besides a filter is enough here."""
         codec, found = " and ".join(self.stages), b""
         wrong = f"{self.name}: a frame of {codec} that is not one of {raw} bytes"
         if codec in ("lz4", "lz4hc"):
@@ -145,8 +153,16 @@ class Field:
             found = Blosc().decode(stored)
         elif codec == "jpeg":
             image = Image.open(io.BytesIO(stored[:-1] if len(stored) > raw else stored), formats=["JPEG"])
-            check(image.width * image.height * self.shape[-1] == raw and image.mode in ("L", "RGB"), wrong)
-            found = image.convert("RGB" if self.shape[-1] == 3 else "L").tobytes()
+            channels = 1 if self.is_gray else self.shape[-1]
+            check(image.width * image.height * channels == raw and image.mode in ("L", "RGB"), wrong)
+            found = image.convert("RGB" if channels == 3 else "L").tobytes()
+        elif codec == "h264":
+            steps, height, width, _ = shape
+            with av.open(io.BytesIO(stored), format="h264") as stream:
+                pictures = [picture.to_ndarray(format="rgb24") for picture in stream.decode(video=0)]
+            sides = height + height % 2, width + width % 2, 3
+            check(len(pictures) == steps and all(picture.shape == sides for picture in pictures), wrong)
+            found = np.array(pictures)[:, :height, :width].tobytes()
         elif codec == "zlib":
             machine = zlib.decompressobj()
             found = machine.decompress(stored, raw + 1)
@@ -207,17 +223,21 @@ class Column:
             first = i // field.count * field.count
             before, after = self.offset(first), self.offset(min(first + field.count, self.samples))
             check(before <= start <= start + raw <= after, f"{field.name}: sample_offsets descend")
-            values = field.array(self.frame(i // field.count, before, after - before)[start - before :][:raw], shape)
+            values = field.array(
+                self.frame(i // field.count, before, after - before, shape)[start - before :][:raw], shape
+            )
         else:
             values = np.empty(shape, field.dtype)
             for top in range(0, shape[0], field.count):
                 rows, row_bytes = min(field.count, shape[0] - top), raw // shape[0]
-                piece = self.frame(self.begins[i] + top // field.count, start + top * row_bytes, rows * row_bytes)
-                values[top : top + rows] = field.array(piece, [rows, *shape[1:]])
+                part, f = [rows, *shape[1:]], self.begins[i] + top // field.count
+                values[top : top + rows] = field.array(
+                    self.frame(f, start + top * row_bytes, rows * row_bytes, part), part
+                )
         return values.tobytes().decode() if field.kind == "text" else values
 
-    def frame(self, f: int, start: int, raw: int) -> bytes:
-        """Return the raw bytes of a frame, which begins at the raw offset `start`."""
+    def frame(self, f: int, start: int, raw: int, shape: list[int]) -> bytes:
+        """Return the raw bytes of a frame, which begins at the raw offset `start`; of the shape see `decoded`."""
         a, b = self.frame_offsets[f : f + 2] if self.field.encoded else (start, start + raw)
         row = bisect_right(self.last, f) - 1
         check(self.ends[row] <= a <= b <= self.ends[row + 1], f"{self.field.name}: frame {f} is not within its chunk")
@@ -225,7 +245,7 @@ class Column:
         if self.xxhash:
             found = self.xxhash.xxh3_64_intdigest(stored)
             check(found == self.checksums[f], f"{self.field.name}: the checksum of frame {f}")
-        return stored if b - a == raw else self.field.decoded(stored, raw)
+        return stored if b - a == raw else self.field.decoded(stored, raw, shape)
 
 
 class Dataset:
