@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import Source
@@ -22,9 +21,6 @@ from packer.sources.kinds import all_kinds
 from packer.sources.pairing import UNNAMED, field_in_words, pair, partners, stem
 from packer.sources.views import BesideSource, FilledSource, in_order
 from packer.watcher import Watcher
-
-if TYPE_CHECKING:
-    pass  # which typing has from Python 3.11 on
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format import Field, FieldSpec
 from packer.sources.agreeing import difference
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, fits
-from packer.sources.views import WithoutField
+from packer.sources.views import PickedSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
@@ -77,8 +77,8 @@ def _check_no_label(source: Source, option: str) -> None:
         )
 
 
-class LabelledSource(ClassSource):
-    """The samples of a source, with the numbers of their folders, as torchvision's ImageFolder has them.
+def labelled_by_folder(source: Source, roots: Sequence[str]) -> ClassSource:
+    """Return the samples of a source with the numbers of their folders, as torchvision's ImageFolder has them.
 
         train/cat/1.png, train/cat/2.png, train/dog/1.png    label 0, 0, 1    classes cat, dog
 
@@ -93,59 +93,58 @@ class LabelledSource(ClassSource):
         UsageError: the samples have no names, or the source has a field `label`.
         SourceError: a sample lies in no folder.
     """
-
-    def __init__(self, source: Source, roots: Sequence[str]) -> None:
-        if source.names is None:
-            raise UsageError(
-                "--label folder is for samples that are files or folders, but these are rows; see --samples"
-            )
-        _check_no_label(source, "--label folder")
-        bare = [name for name in source.names if "/" not in name]
-        if bare:
-            more = f" (one of {len(bare):,} such samples)" if len(bare) > 1 else ""
-            raise SourceError(
-                f"sample {bare[0]!r} of {' and '.join(roots)} lies in no folder, so it has no class{more}; "
-                "move it into the folder of its class, or leave out --label folder"
-            )
-        folders = [name.partition("/")[0] for name in source.names]
-        splits = sorted(set(folders)) if all(name.count("/") > 1 for name in source.names) else []
-        if not _SPLITS.issuperset(folder.lower() for folder in splits):
-            splits = []
-        if splits:
-            folders = [name.split("/")[1] for name in source.names]
-        places = [{name for split in splits or [""] for name in _subfolders(Path(root, split))} for root in roots]
-        super().__init__(source, "--label folder", folders, set.intersection(*places))
-        classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
-        self.remarks = [*source.remarks, f"field {LABEL} is the number of the folder, from 0, of {classes}"]
-        if splits:
-            self.splits = {
-                **source.splits,
-                **{split: [n for n in source.names if n.startswith(f"{split}/")] for split in splits},
-            }
-            listed = first_few(splits)
-            self.remarks.append(f"{listed}: these folders are no classes; without --split they are the splits")
-        if empty := sorted(set(self.classes).difference(folders)):
-            self.remarks.append(f"no sample has class {first_few(empty)}, but the folder counts as a class")
+    if source.names is None:
+        raise UsageError("--label folder is for samples that are files or folders, but these are rows; see --samples")
+    _check_no_label(source, "--label folder")
+    bare = [name for name in source.names if "/" not in name]
+    if bare:
+        more = f" (one of {len(bare):,} such samples)" if len(bare) > 1 else ""
+        raise SourceError(
+            f"sample {bare[0]!r} of {' and '.join(roots)} lies in no folder, so it has no class{more}; "
+            "move it into the folder of its class, or leave out --label folder"
+        )
+    folders = [name.partition("/")[0] for name in source.names]
+    splits = sorted(set(folders)) if all(name.count("/") > 1 for name in source.names) else []
+    if not _SPLITS.issuperset(folder.lower() for folder in splits):
+        splits = []
+    if splits:
+        folders = [name.split("/")[1] for name in source.names]
+    places = [{name for split in splits or [""] for name in _subfolders(Path(root, split))} for root in roots]
+    labelled = ClassSource(source, "--label folder", folders, set.intersection(*places))
+    classes = f"{len(labelled.classes):,} classes: {first_few(labelled.classes)}"
+    remarks = [f"field {LABEL} is the number of the folder, from 0, of {classes}"]
+    if splits:
+        of_folders = {split: [name for name in source.names if name.startswith(f"{split}/")] for split in splits}
+        labelled.splits = {**source.splits, **of_folders}
+        listed = first_few(splits)
+        remarks.append(f"{listed}: these folders are no classes; without --split they are the splits")
+    if empty := sorted(set(labelled.classes).difference(folders)):
+        remarks.append(f"no sample has class {first_few(empty)}, but the folder counts as a class")
+    labelled.remarks = [*source.remarks, *remarks]
+    return labelled
 
 
-class TextClassSource(ClassSource):
-    """The samples of a source in which a field of text becomes field `label`: the number of its text among all texts.
+def labelled_by_text(source: Source, name: str) -> ClassSource:
+    """Return the samples of a source in which a field of text becomes field `label`: its number among all texts.
 
-    The texts of all samples are read when it is made.
+    The texts of all samples are read.
 
     Raises:
         UsageError: there is no such field, or it is no text; or there is another field `label`.
         SourceError: a sample cannot be read.
     """
-
-    def __init__(self, source: Source, name: str) -> None:
-        texts = {spec.name for spec in source.fields if spec.kind == "text"}
-        if name not in texts:
-            raise UsageError(f"--classes {name}: there is no such field of text; there are {first_few(sorted(texts))}")
-        classes = [str(text) for block in source.read() for text in block[name]]
-        super().__init__(WithoutField(source, name), f"--classes {name}", classes)
-        told = f"{len(self.classes):,} classes: {first_few(self.classes)}"
-        self.remarks = [*self.remarks, f"field {LABEL} is the number of the text of {name}, from 0, of {told}"]
+    texts = {spec.name for spec in source.fields if spec.kind == "text"}
+    if name not in texts:
+        raise UsageError(f"--classes {name}: there is no such field of text; there are {first_few(sorted(texts))}")
+    classes = [str(text) for block in source.read() for text in block[name]]
+    others = PickedSource(source, {spec.name: spec.name for spec in source.fields if spec.name != name})
+    labelled = ClassSource(others, f"--classes {name}", classes)
+    of_classes = f"{len(labelled.classes):,} classes: {first_few(labelled.classes)}"
+    labelled.remarks = [
+        *labelled.remarks,
+        f"field {LABEL} is the number of the text of {name}, from 0, of {of_classes}",
+    ]
+    return labelled
 
 
 def _subfolders(place: Path) -> set[str]:

@@ -5,33 +5,35 @@
 
 The bytes are a list of rows in msgpack, each a value: a list, an array, or an object of a class of `packer.sources`, by
 its name. Values in a row are numbers and texts, or `[n]` for the value of an earlier row, so what many samples share is
-there once. This is no pickle: it can name nothing but data of sources, and decoding calls nothing of theirs.
+there once. This is no pickle: it can name nothing but data of sources, and decoding calls only what makes a record of
+its fields.
+
+No class declares anything for this. To decode attributes by their types, each class would have to declare them all,
+`LaidField.detail` would be a union of the records of all kinds, and names of files that are no UTF-8 would need a type
+of their own: that is more than these lines.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, cast
+from functools import cache
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from packer.errors import SourceError, as_text
 from packer.sources.base import Source
-from packer.sources.kinds import Kind, kind_named
 
 #: Modules whose classes the bytes may name.
 _MODULES = ("packer.sources.", "packer.format.schema")
 _PLAIN = (bool, int, float, str, bytes)
 #: Sequences and sets that keep their type.
-_COLLECTIONS: Mapping[str, Callable[[Iterable[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-}
+_COLLECTIONS: Mapping[str, Any] = {cls.__name__: cls for cls in (list, tuple, set, frozenset)}
 
 
 def encode_source(source: Source) -> bytes:
@@ -79,43 +81,42 @@ class _Encoder:
         return [self._known[id(value)][0]]
 
     def _row(self, value: Any) -> tuple[str, list[Any]]:
-        kind = type(value)
-        if kind is str:  # a name that is no text
-            return "name", [value.encode("utf-8", "surrogateescape")]
-        if kind.__name__ in _COLLECTIONS and kind in (list, tuple, set, frozenset):
-            return kind.__name__, list(map(self.item, value))
-        if kind is dict:
+        cls: Any = type(value)
+        if cls is str:  # a name that is no text
+            return "name", [os.fsencode(value)]
+        if cls in _COLLECTIONS.values():
+            return cls.__name__, list(map(self.item, value))
+        if cls is dict:
             return "dict", [self.item(each) for pair in value.items() for each in pair]
         if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
             dtype = value.dtype.str if value.dtype.names is None else self.item(value.dtype.descr)
-            shape = self.item(value.shape) if isinstance(value, np.ndarray) else None
-            return "array", [dtype, shape, np.asarray(value).tobytes()]
-        if isinstance(value, Kind):
-            return "kind", [value.name]
-        if isinstance(value, tuple):
-            return _name_of(kind), list(map(self.item, value))
-        if isinstance(value, msgspec.Struct):
-            return _name_of(kind), [self.item(getattr(value, name)) for name in value.__struct_fields__]
-        return _name_of(kind), [self.item(each) for pair in vars(value).items() for each in pair]
+            return "array", [dtype, self.item(value.shape), value.tobytes()]
+        name = f"{cls.__module__}:{cls.__qualname__}"
+        if _named(name) is not cls:
+            raise TypeError(f"{value!r} is not data of a source")
+        if _is_record(cls):
+            return name, [self.item(getattr(value, field)) for field in _fields(cls)]
+        return name, [self.item(each) for pair in vars(value).items() for each in pair]
 
 
-def _name_of(value: Any) -> str:
-    name = f"{value.__module__}:{value.__qualname__}"
-    if _named(name) is not value:
-        raise TypeError(f"{value!r} is not data of a source")
-    return name
-
-
-def _named(name: str) -> type[Any]:
+def _named(name: str) -> Any:
     """Return a class of data of the modules of sources."""
     module, _, attribute = name.partition(":")
-    if not module.startswith(_MODULES):
-        raise TypeError(f"{name} is not of a source")
-    cls = getattr(importlib.import_module(module), attribute)
-    is_data = isinstance(cls, type) and (issubclass(cls, Source | msgspec.Struct | tuple) or is_dataclass(cls))
-    if not is_data or cls.__module__ != module:
+    cls = getattr(importlib.import_module(module), attribute) if module.startswith(_MODULES) else None
+    if not isinstance(cls, type) or cls.__module__ != module or not (_is_record(cls) or issubclass(cls, Source)):
         raise TypeError(f"{name} is not data of a source")
-    return cast("type[Any]", cls)
+    return cls
+
+
+def _is_record(cls: Any) -> bool:
+    """Return whether objects of a class are made of their fields, as the class says them."""
+    return issubclass(cls, msgspec.Struct | tuple) or is_dataclass(cls)
+
+
+@cache
+def _fields(cls: Any) -> list[str]:
+    """Return the names of the fields of a record."""
+    return list(inspect.signature(cls).parameters)
 
 
 def _decoded(kind: str, items: Sequence[Any]) -> Any:
@@ -124,18 +125,13 @@ def _decoded(kind: str, items: Sequence[Any]) -> Any:
     if kind == "dict":
         return dict(zip(items[::2], items[1::2], strict=True))
     if kind == "name":
-        return items[0].decode("utf-8", "surrogateescape")
+        return os.fsdecode(items[0])
     if kind == "array":
         dtype, shape, data = items
-        array = np.frombuffer(data, np.dtype(dtype)).copy()
-        return array[0] if shape is None else array.reshape(shape)
-    if kind == "kind":
-        return kind_named(items[0])
+        return np.frombuffer(data, np.dtype(dtype)).copy().reshape(shape)[()]  # a number, if it has no axis
     cls = _named(kind)
-    if issubclass(cls, tuple):
-        return tuple.__new__(cls, items)
-    if issubclass(cls, msgspec.Struct):
-        return cls(**dict(zip(cls.__struct_fields__, items, strict=True)))
+    if _is_record(cls):
+        return cls(**dict(zip(_fields(cls), items, strict=True)))
     value = object.__new__(cls)
     vars(value).update(zip(items[::2], items[1::2], strict=True))
     return value

@@ -6,21 +6,16 @@ image=train boxes=instances.json       train/a.png, and the objects of the image
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import Source
 from packer.sources.pairing import stem
 from packer.sources.source import TableSource
-from packer.sources.views import BesideSource, NamedSource, RenamedSource, in_order
+from packer.sources.views import BesideSource, PickedSource, in_order
 from packer.watcher import Watcher
-
-if TYPE_CHECKING:
-    pass  # which typing has from Python 3.11 on
-
 
 # ---------------------------------------------------------------- a table beside files
 
@@ -42,14 +37,7 @@ def beside_table(source: Source, field: str, table: TableSource, key: str | None
     column, texts, found = _find_names(table, source.names, key)
     row_of = _rows_by_name(table, column, texts, found, source.names, watcher, ("row", "rows"))
     rows = _without(table, column)
-    names = [spec.name for spec in rows.fields]
-    joined = _beside_rows(
-        source,
-        row_of,
-        rows,
-        column,
-        lambda side: RenamedSource(side, names[0], field) if field and not names[1:] else side,
-    )
+    joined = _beside_rows(source, row_of, rows, column, field)
     joined.remarks = [*joined.remarks, f"rows of the table go to samples by its column {column}"]
     return joined
 
@@ -73,18 +61,20 @@ def beside_listed(source: Source, listed: TableSource, key: str, watcher: Watche
 
 
 def _beside_rows(
-    source: Source,
-    row_of: Mapping[str, int],
-    rows: TableSource,
-    column: str,
-    view: Callable[[TableSource], Source] = lambda side: side,
+    source: Source, row_of: Mapping[str, int], rows: TableSource, column: str, field: str = ""
 ) -> BesideSource:
-    """Return the samples of a source that have a row, each with the fields of it."""
+    """Return the samples of a source that have a row, each with the fields of it; `field` is the name of a single one.
+
+    Raises:
+        NothingLeftError: none has a row.
+    """
     names = source.names or []
     keep = [number for number, name in enumerate(names) if name in row_of]
     if not keep:
         raise NothingLeftError(f"no sample is left: no value of {column} is the name of one")
-    side = view(rows.in_order([row_of[names[number]] for number in keep]))
+    side: Source = rows.in_order([row_of[names[number]] for number in keep])
+    if field and len(rows.fields) == 1:
+        side = PickedSource(side, {field: rows.fields[0].name})
     return BesideSource(source if len(keep) == len(source) else in_order(source, keep), [side])
 
 
@@ -104,7 +94,7 @@ def named_by_table(table: TableSource, names: Sequence[str], key: str | None) ->
         name = found[row] or text
         if (first := row_of.setdefault(name, row)) != row:
             raise UsageError(f"rows {first:,} and {row:,} of the table both are {name!r} in the column {column}")
-    return NamedSource(_without(table, column), list(row_of))
+    return _without(table, column).named(list(row_of))
 
 
 def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> tuple[str, list[str], list[str | None]]:

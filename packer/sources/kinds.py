@@ -174,10 +174,6 @@ class Kind:
     complete: Callable[[Any, Any], Source] = lambda source, facts: source
     origin: Callable[[SourceOptions, SampleTable], dict[str, Any]] = lambda options, table: {}
 
-    def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
-        """Pickle the name alone."""
-        return kind_named, (self.name,)
-
     def takes(self, option: str) -> bool:
         """Return whether an attribute of `SourceOptions` is for the kind."""
         return bool(self.units) and option in (*EVERY, *self.options)
@@ -256,11 +252,6 @@ class _Suffixes(Mapping[str, str]):
 def all_kinds() -> Mapping[str, Kind]:
     """Return all kinds by name: ours, and those of other packages."""
     return _Kinds()
-
-
-def kind_named(name: str) -> Kind:
-    """Return the kind of this name."""
-    return all_kinds()[name]
 
 
 def kinds_with(option: str) -> list[str]:

@@ -18,7 +18,7 @@ from packer.sources.files import FileSet, join
 from packer.sources.keyed import texts_of
 from packer.sources.pairing import stem
 from packer.sources.source import TableSource
-from packer.sources.views import BesideSource, NamedSource, in_order
+from packer.sources.views import BesideSource
 from packer.watcher import Watcher
 
 
@@ -26,7 +26,7 @@ def with_files(
     table: TableSource,
     columns: Sequence[str],
     root: str | None,
-    open_files: Callable[[str, FileSet], Source],
+    open_files: Callable[[str, FileSet], TableSource],
     watcher: Watcher,
 ) -> Source:
     """Return the rows of a table, each with the contents of the files that some columns name, in place of these.
@@ -50,7 +50,7 @@ def with_files(
             f"tables lie in several folders ({first_few(sorted(folders))}); name that of the files by --root"
         )
     (folder,) = folders
-    opened: dict[str, tuple[Source, list[int]]] = {}
+    opened: dict[str, tuple[TableSource, list[int]]] = {}
     keep = np.ones(len(table), bool)
     for column in columns:
         opened[column] = _opened(table, column, texts[column], folder, open_files, watcher)
@@ -59,11 +59,10 @@ def with_files(
     if not rows:
         raise NothingLeftError(f"no row is left: the files of {first_few(list(columns))} are missing or bad")
     names = [stem(normpath(texts[columns[0]][row].strip())) for row in rows]
-    sides = [in_order(source, [numbers[row] for row in rows]) for source, numbers in opened.values()]
+    sides = [source.in_order([numbers[row] for row in rows]) for source, numbers in opened.values()]
     if more := [spec.name for spec in table.fields if spec.name not in columns]:
         sides.append(table.only(more).in_order(rows))
-    named = NamedSource(sides[0], names if len(set(names)) == len(names) else None)
-    joined = BesideSource(named, sides[1:])
+    joined = BesideSource(sides[0].named(names if len(set(names)) == len(names) else None), sides[1:])
     joined.kind = table.kind
     joined.origin = {**joined.origin, **table.origin, "named_files": list(columns)}
     joined.remarks = list(dict.fromkeys([*table.remarks, *joined.remarks]))
@@ -79,9 +78,9 @@ def _opened(
     column: str,
     texts: Sequence[str],
     folder: str,
-    open_files: Callable[[str, FileSet], Source],
+    open_files: Callable[[str, FileSet], TableSource],
     watcher: Watcher,
-) -> tuple[Source, list[int]]:
+) -> tuple[TableSource, list[int]]:
     """Return the files that a column names, and the number of that of each row; -1 if it is missing or bad."""
 
     def path_of(name: str) -> str:

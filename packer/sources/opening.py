@@ -23,7 +23,7 @@ from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.agreeing import leave_out_unreadable
 from packer.sources.base import Source
 from packer.sources.beside import open_beside
-from packer.sources.derived import ArrayImageSource, LabelledSource, TextClassSource
+from packer.sources.derived import ArrayImageSource, labelled_by_folder, labelled_by_text
 from packer.sources.encoded import EncodedSource
 from packer.sources.files import TABLES, TEXT, FileSet, of_one_kind
 from packer.sources.finding import find_kind, paths_by_field
@@ -123,9 +123,9 @@ def _derived(source: Source, options: SourceOptions, paths: Sequence[str], is_of
     if options.images:
         source = ArrayImageSource(source, options.images)
     if options.classes is not None:
-        source = TextClassSource(source, options.classes)
+        source = labelled_by_text(source, options.classes)
     if options.label is not None:
-        source = LabelledSource(source, paths)
+        source = labelled_by_folder(source, paths)
     return source
 
 
@@ -189,15 +189,17 @@ def _open_tables(
 
 def _open_column(
     column: str, file_set: FileSet, options: SourceOptions, watcher: Watcher, limits: Limits | None
-) -> Source:
-    """Open the files that a column of a table names."""
+) -> TableSource:
+    """Open the files that a column of a table names, each as a sample."""
     kind, files = of_one_kind(file_set, suffixes(), {TEXT: "text"}, watcher)
     if kind in (None, TABLES):
         raise UsageError(f"--files {column}: {file_set.files[0]} is no file of a kind that can be packed")
     record = all_kinds()[kind]
     own = {name: getattr(options, name) for name in record.options if name in all_kinds()[TABLES].options}
     own = {**own, "columns": (), "skip": (), "samples": "files" if record.units else None}
-    return open_kind_of(record, {"" if record.names_fields else column: files}, SourceOptions(**own), watcher, limits)
+    source = open_kind_of(record, {"" if record.names_fields else column: files}, SourceOptions(**own), watcher, limits)
+    assert isinstance(source, TableSource)
+    return source
 
 
 def _open_list(name: str, file_set: FileSet, watcher: Watcher) -> TableSource:

@@ -16,7 +16,7 @@ from packer.errors import SourceError, UsageError, as_text
 from packer.format import FieldSpec
 from packer.sources.arrays import KeptFile
 from packer.sources.base import Block, LargeArray, Source, changed, count, faults_of, fits, joined
-from packer.sources.kinds import Kind
+from packer.sources.kinds import Kind, all_kinds
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, Numbers, Row, SampleTable
 
@@ -30,12 +30,12 @@ class TableSource(Source):
 
     Attributes:
         table: of at least one sample.
-        reader: the kind of the files.
+        kind: of the files, its name.
         options: with which they are read.
     """
 
     table: SampleTable
-    reader: Kind
+    kind: str
     options: SourceOptions
     fields: tuple[FieldSpec, ...]
     origin: Mapping[str, Any] = field(default_factory=dict)
@@ -60,11 +60,12 @@ class TableSource(Source):
             counts = np.diff(np.asarray(files.ends), prepend=0).tolist()
             pieces = groupby(zip(files.files, counts, strict=True), itemgetter(0))
             origin["files"] = [KeptFile(as_text(file), sum(n for _, n in of_file)) for file, of_file in pieces]
-        return cls(table, kind, options, fields, origin, remarks)
+        return cls(table, kind.name, options, fields, origin, remarks)
 
     @property
-    def kind(self) -> str:  # type: ignore[override]
-        return self.reader.name
+    def reader(self) -> Kind:
+        """Return the record of the kind."""
+        return all_kinds()[self.kind]
 
     @property
     def cuts(self) -> NDArray[np.int64] | None:  # type: ignore[override]
@@ -97,6 +98,10 @@ class TableSource(Source):
     def in_order(self, numbers: Numbers) -> TableSource:
         """Return some of the samples, in the order given, with all that is said of the source."""
         return replace(self, table=self.table.take(numbers))
+
+    def named(self, names: list[str] | None) -> TableSource:
+        """Return the samples with other names, or with none."""
+        return replace(self, table=msgspec.structs.replace(self.table, names=names))
 
     def only(self, names: Collection[str]) -> TableSource:
         """Return the samples with some of their fields; of a table no other column is read."""

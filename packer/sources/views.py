@@ -1,4 +1,4 @@
-"""Views of sources: some samples in another order, other names, fewer fields, and fields of several side by side."""
+"""Views of sources: some samples in another order, some of the fields, and fields of several side by side."""
 
 from __future__ import annotations
 
@@ -208,50 +208,22 @@ class _Values:
         return size, {name: [rest.popleft() for _ in range(size)] for name, rest in self._rest.items()}
 
 
-class NamedSource(DerivedSource):
-    """The samples of a source with other names, or with none."""
+class PickedSource(DerivedSource):
+    """Some fields of a source, under names of its own.
 
-    def __init__(self, source: Source, names: Sequence[str] | None) -> None:
+    Args:
+        names: by the name here, that in the source.
+    """
+
+    def __init__(self, source: Source, names: Mapping[str, str]) -> None:
         super().__init__(source)
-        self.names = names
-
-    def slice(self, start: int, stop: int) -> Self:
-        sliced = super().slice(start, stop)
-        sliced.names = None if self.names is None else self.names[start:stop]
-        return sliced
-
-    def read(self) -> Iterator[Block]:
-        return self._source.read()
-
-
-class RenamedSource(DerivedSource):
-    """The samples of a source with another name for one field."""
-
-    def __init__(self, source: Source, old: str, new: str) -> None:
-        super().__init__(source)
-        self._names = {old: new}, {new: old}
-        self.fields = tuple(_named(spec, self._names[0].get(spec.name, spec.name)) for spec in source.fields)
+        self._names = dict(names)
+        specs = {spec.name: spec for spec in source.fields}
+        self.fields = tuple(msgspec.structs.replace(specs[old], name=new) for new, old in names.items())
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        return super().shapes(self._names[1].get(field, field))
+        return super().shapes(self._names[field])
 
     def read(self) -> Iterator[Block]:
         for block in self._source.read():
-            yield {self._names[0].get(name, name): values for name, values in block.items()}
-
-
-def _named(spec: FieldSpec, name: str) -> FieldSpec:
-    return msgspec.structs.replace(spec, name=name)
-
-
-class WithoutField(DerivedSource):
-    """The samples of a source without one of its fields."""
-
-    def __init__(self, source: Source, name: str) -> None:
-        super().__init__(source)
-        self._name = name
-        self.fields = tuple(spec for spec in source.fields if spec.name != name)
-
-    def read(self) -> Iterator[Block]:
-        for block in self._source.read():
-            yield {name: values for name, values in block.items() if name != self._name}
+            yield {new: block[old] for new, old in self._names.items()}

@@ -22,6 +22,7 @@ from packer.sources import decode_source, encode_source, open_sources
         [("packer.workers:Limits", [])],
         [("packer.sources.files:natsorted", [])],
         [("packer.sources.nowhere:Source", [])],
+        [("packer.sources.source:TableSource", [None, "images"])],
         [("list", [[1]])],
         [("array", ["O", None, b"12345678"])],
         [],
@@ -53,7 +54,7 @@ def test_captions_of_a_part_are_its_own(tmp_path: Path) -> None:
     source = open_sources([f"image={tmp_path}/images", f"caption={tmp_path}/texts"])
     few, many = (len(encode_source(source.slice(0, count))) for count in (10, 110))
     assert (many - few) / 100 < len("001") + len("001.png") + len("001.txt") + 12
-    assert few < 4000
+    assert few < 2200
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
