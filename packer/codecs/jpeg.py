@@ -145,6 +145,8 @@ class Head(NamedTuple):
     Attributes:
         frame_at: where in the file the marker of the frame begins; its height is 5 bytes behind.
         is_sequential: whether rows lie in the file one after another.
+        scan_at: where in the file the segment of the first scan begins.
+        has_one_scan: whether the first scan holds all components of a sequential frame: then there is no other.
     """
 
     height: int
@@ -152,6 +154,8 @@ class Head(NamedTuple):
     components: int
     frame_at: int
     is_sequential: bool
+    scan_at: int = 0
+    has_one_scan: bool = False
 
 
 def _markers(file: memoryview | bytes) -> Iterator[tuple[int, int, int, int]]:
@@ -176,6 +180,30 @@ def bytes_after(file: bytes) -> int:
     return next((len(file) - start for code, _, start, _ in _markers(file) if code == _END), 0)
 
 
+#: The head that was read last, and all bytes of its file up to the data of the first scan. Small pictures of one
+#: program begin alike, and to look through these bytes takes as long as to decode them.
+_last: tuple[bytes, Head] | None = None
+
+
+def _head_of(file: memoryview | bytes) -> Head:
+    """Return the head of a JPEG file; raises ValueError if it has no frame or no scan."""
+    global _last
+    if (last := _last) is not None and bytes(file[: len(last[0])]) == last[0]:
+        return last[1]
+    head = None
+    for code, _, start, stop in _markers(file):
+        if code in _FRAME and head is None and start + 8 <= stop <= len(file):
+            height, width = (int.from_bytes(file[i : i + 2], "big") for i in (start + 3, start + 5))
+            head = Head(height, width, file[start + 7], start - 2, code in _SEQUENTIAL)
+        if code == _SCAN and head is not None and start + 3 <= stop <= len(file):
+            head = head._replace(scan_at=start, has_one_scan=head.is_sequential and file[start + 2] >= head.components)
+            _last = bytes(file[:stop]), head
+            return head
+        if code in (_SCAN, _END) or stop > len(file):
+            break
+    raise ValueError("it ends before its pixels begin")
+
+
 def check_jpeg(file: memoryview | bytes, shape: Sequence[int] | None = None) -> Head:
     """Return the head of a JPEG file, and check it before anything is decoded.
 
@@ -185,16 +213,7 @@ def check_jpeg(file: memoryview | bytes, shape: Sequence[int] | None = None) -> 
     Raises:
         ValueError: it has no frame or no scan, has too many scans, or holds an image of another shape or other colours.
     """
-    head, scan_at = None, 0
-    for code, _, start, stop in _markers(file):
-        if code in _FRAME and head is None and start + 8 <= stop <= len(file):
-            height, width = (int.from_bytes(file[i : i + 2], "big") for i in (start + 3, start + 5))
-            head = Head(height, width, file[start + 7], start - 2, code in _SEQUENTIAL)
-        if code in (_SCAN, _END) or stop > len(file):
-            scan_at = start if code == _SCAN and start + 3 <= stop <= len(file) else 0
-            break
-    if head is None or not scan_at:
-        raise ValueError("it ends before its pixels begin")
+    head = _head_of(file)
     if shape is not None:
         height, width, channels = shape
         if (head.height, head.width) != (height, width) or head.components not in _COLOURS[channels][2]:
@@ -202,9 +221,8 @@ def check_jpeg(file: memoryview | bytes, shape: Sequence[int] | None = None) -> 
                 f"the file says {head.height} x {head.width} pixels of {head.components} components; "
                 f"{height} x {width} of {' or '.join(map(str, _COLOURS[channels][2]))} are expected"
             )
-    # A file whose first scan holds all components of a sequential frame has no other.
-    if not head.is_sequential or file[scan_at + 2] < head.components:
-        scans = 1 + bytes(file[scan_at:]).count(bytes([0xFF, _SCAN]))
+    if not head.has_one_scan:
+        scans = 1 + bytes(file[head.scan_at :]).count(bytes([0xFF, _SCAN]))
         if scans > MOST_SCANS:
             raise ValueError(f"it has {scans:,} scans, more than {MOST_SCANS}, which would take long to decode")
     return head
@@ -256,9 +274,11 @@ def _decode(
     import simplejpeg
 
     colours, mode, _ = _COLOURS[channels]
-    least = {} if factor == 1 else {"min_height": small[0], "min_width": small[1], "min_factor": factor}
+    least = (small[0], small[1], factor) if factor > 1 else ()
     try:
-        image: NDArray[np.uint8] = simplejpeg.decode_jpeg(file, colours, buffer=out, strict=strict, **least)
+        image: NDArray[np.uint8] = simplejpeg.decode_jpeg(
+            file, colours, False, False, *least, buffer=out, strict=strict
+        )
     except ValueError as error:
         if "Insufficient memory" in str(error):
             raise MemoryError(str(error)) from None

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin, _imaging
 
-from packer.codecs import JPEG_CHANNELS, EncodedImage, checked_jpeg
+from packer.codecs import JPEG_CHANNELS, EncodedImage, check_jpeg, checked_jpeg
 from packer.errors import PackerError, SourceError
 from packer.sources.images import tiff
 from packer.sources.images.pixels import (
@@ -43,8 +43,8 @@ from packer.sources.images.pixels import (
     oriented_header,
 )
 
-#: Mode of Pillow and channels wanted of the images that libjpeg decodes as they are.
-_JPEG_MODES = (("L", 1), ("L", 3), ("RGB", 3))
+#: Components of a JPEG and channels wanted of the images that libjpeg decodes as they are.
+_JPEG_CHANNELS = ((1, 1), (1, 3), (3, 3))
 
 _log = logging.getLogger(__name__)
 #: Whether a remark was made, in memory that processes share which are forked.
@@ -122,21 +122,25 @@ def header_of(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Image
 
 def jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
     """Return the pixels of a JPEG, with its file unless they are other ones: of CMYK, or gray made from colours."""
-    with quiet(), _opened(io.BytesIO(data), "JPEG", options) as opened:
-        assert opened is not None, "only of TIFF there is none"
-        image, decoding = opened
-        channels = CHANNELS[options.mode] if options.mode else decoding.channels
-        if (image.mode, channels) in _JPEG_MODES:
-            try:
-                pixels, warning = checked_jpeg(data, channels)
-            except ValueError as error:
-                raise SourceError(
-                    f"damaged JPEG: {error}; download it again, or skip it with --on-error skip"
-                ) from None
+    try:
+        head = check_jpeg(data)
+        options.check_size(head.width, head.height)
+        channels = CHANNELS[options.mode] if options.mode else head.components
+        if (head.components, channels) in _JPEG_CHANNELS:
+            pixels, warning = checked_jpeg(data, channels)
             if warning:
                 _say_once(warning)
-            return oriented(EncodedImage.of(pixels, data), _turn_of(image) if options.orient else 1)
-        return pixels_of(image, decoding, options)
+            return oriented(EncodedImage.of(pixels, data), _turn_in_jpeg(data, options) if options.orient else 1)
+    except ValueError as error:
+        raise SourceError(f"damaged JPEG: {error}; download it again, or skip it with --on-error skip") from None
+    with quiet(), _opened(io.BytesIO(data), "JPEG", options) as opened:
+        assert opened is not None, "only of TIFF there is none"
+        return pixels_of(*opened, options)
+
+
+def _turn_in_jpeg(data: bytes, options: ImageOptions) -> int:
+    with quiet(), _opened(io.BytesIO(data), "JPEG", options) as opened:
+        return _turn_of(opened[0]) if opened else 1
 
 
 def _say_once(warning: str) -> None:

@@ -192,6 +192,16 @@ def test_a_file_of_another_size_is_not_decoded(
                 checked_jpeg(file, 3)
 
 
+def test_heads_of_files_that_begin_alike() -> None:
+    """One after another, of one program: a changed byte or a cut before the data of the first scan is seen."""
+    scan = segment(_PLAIN, 0xDA)
+    taller = after(_PLAIN, segment(_PLAIN, 0xC0).start + 5, (62).to_bytes(2, "big"), 2)
+    for file, height in ((_PLAIN, 61), (taller, 62), (_PLAIN[: scan.stop], 61), (_PLAIN, 61), (taller, 62)):
+        assert check_jpeg(file).height == check_jpeg(memoryview(file)).height == height
+        with pytest.raises(ValueError, match="ends before"):
+            check_jpeg(file[: scan.stop - 1])
+
+
 def test_many_scans_are_read() -> None:
     """As many as any program writes."""
     file = with_scans(200)
