@@ -55,8 +55,12 @@ class Finisher:
         self.transforms, self._collate = transforms, collate
         self.has_functions = bool(transforms) or collate is not None
         self.threads = threads if self.has_functions else 0
-        self._channels_last, self._as_numpy, self._pinned = channels_last, as_numpy, pinned
-        self.changes = self.has_functions or as_numpy or not channels_last
+        self._changes: list[Callable[[torch.Tensor], Any]] = []
+        if not channels_last:
+            self._changes.append(partial(_make_contiguous, pinned))
+        if as_numpy:
+            self._changes.append(torch.Tensor.numpy)
+        self.changes = self.has_functions or bool(self._changes)
         self._tried = 0
 
     def finish(self, batch: Any, size: int, seeds: Words | None) -> Any:
@@ -70,10 +74,8 @@ class Finisher:
             batch = call_own(self._collate, list(self.transforms.samples_after(batch, size, seeds)))
         elif self.has_functions:
             batch = self.transforms.batch_after(batch, size, seeds)
-        if not self._channels_last:
-            batch = _change_tensors(partial(_make_contiguous, pinned=self._pinned), batch)
-        if self._as_numpy:
-            batch = _change_tensors(torch.Tensor.numpy, batch)
+        for change in self._changes:
+            batch = _change_tensors(change, batch)
         return batch
 
     def try_out(self, batch: Any, size: int, seeds: Words | None) -> Any:
@@ -99,20 +101,22 @@ class Finisher:
 
 def _change_tensors(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
     """Return a batch with each tensor changed."""
-    if type(batch) is dict:  # as batches are gathered: without torch's pytree, which takes longer than reading
-        return {name: _change_value(change, value) for name, value in batch.items()}
-    return _change_value(change, batch)
+    if type(batch) is not dict:
+        return _change_value(change, batch)
+    # As batches are gathered: without torch's pytree, which takes longer than reading.
+    return {
+        name: change(value) if type(value) is torch.Tensor else _change_value(change, value)
+        for name, value in batch.items()
+    }
 
 
 def _change_value(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    if type(value) is torch.Tensor:
-        return change(value)
     if type(value) is Ragged:
         return Ragged(change(value.values), change(value.offsets))
     return pytree.tree_map_only(torch.Tensor, change, value)
 
 
-def _make_contiguous(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
+def _make_contiguous(pinned: bool, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_contiguous():
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned).copy_(tensor)

@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,21 +70,21 @@ def shared(nbytes: int) -> torch.Tensor:
     return fresh(0).set_(storage, 0, (nbytes,), (1,))
 
 
-def split_with_own_storage(tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-    """Return the parts of a tensor, of `sizes[i]` rows each, every part with a storage of its own.
+def split_with_own_storage(tensor: torch.Tensor, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
+    """Return the parts of a tensor, of `sizes[i]` rows each, every part with a storage of its own; made one by one.
 
     Sharing a tensor with another process frees the memory of its storage. The numpy array of another tensor on the same
     storage would then point to freed memory.
     """
     pinned = _is_pinned(tensor)
     if len(set(sizes)) == 1 and not pinned:  # by one call for all
-        return list(map(torch.from_numpy, tensor.numpy().reshape(len(sizes), sizes[0], *tensor.shape[1:])))
+        return map(torch.from_numpy, tensor.numpy().reshape(len(sizes), sizes[0], *tensor.shape[1:]))
     edges = itertools.pairwise(itertools.accumulate(sizes, initial=0))
     if pinned:  # torch waits for copies to a device only of memory that it gave out itself
-        pieces = [tensor[start:stop] for start, stop in edges]
-        return [torch.empty_like(piece, pin_memory=True).copy_(piece) for piece in pieces]
+        pieces = (tensor[start:stop] for start, stop in edges)
+        return (torch.empty_like(piece, pin_memory=True).copy_(piece) for piece in pieces)
     array = tensor.numpy()
-    return [torch.from_numpy(array[start:stop]) for start, stop in edges]
+    return (torch.from_numpy(array[start:stop]) for start, stop in edges)
 
 
 def _is_pinned(tensor: torch.Tensor) -> bool:

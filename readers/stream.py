@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
@@ -163,18 +163,21 @@ def _gather(plan: ReadPlan, runs: Iterator[Run], threads: int) -> Generator[Gath
     """Yield the batches of runs as they are gathered, read by threads; without functions of the caller's finished."""
     finisher = plan.finisher
 
-    def read(run: Run) -> list[Gathered]:
+    def finish(*gathered: Any) -> Gathered:
+        return finisher.finish(*gathered), 0, None
+
+    def read(run: Run) -> Iterable[Gathered]:
         batches = read_run(plan, run)
-        if finisher.changes and not finisher.has_functions:
-            return [(finisher.finish(*gathered), 0, None) for gathered in batches]
-        return batches
+        if not finisher.changes or finisher.has_functions:
+            return batches
+        finished = itertools.starmap(finish, batches)
+        return list(finished) if threads else finished
 
     depth = threads if finisher.has_functions else max(plan.prefetch, threads)
     with closing(_call_ahead(zip(runs), read, threads, depth)) as results:
         for batches in results:
-            batches.reverse()
-            while batches:
-                yield batches.pop()
+            yield from batches
+            del batches  # which holds memory that the next run may use
 
 
 def _call_ahead(
@@ -284,22 +287,34 @@ def _cut_runs(nbytes: Sequence[int], limit: int) -> list[int]:
 # ---------------------------------------------------------------- reading
 
 
-def read_run(plan: ReadPlan, run: Run) -> list[Gathered]:
-    """Return the batches of a run, read into memory of the pool if it pays."""
+def read_run(plan: ReadPlan, run: Run) -> Iterator[Gathered]:
+    """Return the batches of a run, which is read now, into memory of the pool if it pays."""
     if run.error is not None:
         raise run.error
     try:
-        batch = read_located(plan.readers, run.located, plan.pool)
+        values = read_located(plan.readers, run.located, plan.pool)
     except DamagedError:
         if plan.skipped is None:
             raise
-        batch = read_located(plan.readers, _locate_sound(plan.readers, run, plan.skipped), plan.pool)
+        values = read_located(plan.readers, _locate_sound(plan.readers, run, plan.skipped), plan.pool)
     run.opened.clear()
+    return _split_run(run, [values])
+
+
+def _split_run(run: Run, values: list[dict[str, Any]]) -> Iterator[Gathered]:
+    """Yield the batches of a run, each made when it is asked for, and kept by nobody else.
+
+    A run of tiny samples has thousands: made at once, they would push each other out of the processor's cache.
+
+    Args:
+        values: of the whole run, the only item of a list, which is emptied.
+    """
     if len(run.sizes) == 1:
-        return [(batch, run.sizes[0], run.seeds[0])]
-    parts = [split_values(values, run.sizes) for values in batch.values()]
-    batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
-    return list(zip(batches, run.sizes, run.seeds, strict=True))
+        yield values.pop(), run.sizes[0], run.seeds[0]
+        return
+    parts = {name: split_values(field_values, run.sizes) for name, field_values in values.pop().items()}
+    for size, seeds in zip(run.sizes, run.seeds, strict=True):
+        yield {name: next(field_parts) for name, field_parts in parts.items()}, size, seeds
 
 
 def _locate_sound(readers: Mapping[str, FieldReader], run: Run, skipped: dict[int, str]) -> list[Located]:
@@ -335,17 +350,17 @@ def _locate_sound(readers: Mapping[str, FieldReader], run: Run, skipped: dict[in
     return [field_located[np.flatnonzero(is_sound)] for field_located in run.located]
 
 
-def split_values(values: Any, sizes: list[int]) -> Sequence[Any]:
-    """Return the batches of a run: parts of the values of one field, with `sizes` samples."""
+def split_values(values: Any, sizes: list[int]) -> Iterator[Any]:
+    """Return the batches of a run: parts of the values of one field, with `sizes` samples; made one by one."""
     if isinstance(values, torch.Tensor):
         return split_with_own_storage(values, sizes)
     if isinstance(values, dict):
-        parts_by_name = [split_values(part, sizes) for part in values.values()]
-        return [dict(zip(values, parts, strict=True)) for parts in zip(*parts_by_name, strict=True)]
+        parts = {name: split_values(part, sizes) for name, part in values.items()}
+        return ({name: next(part) for name, part in parts.items()} for _ in sizes)
     edges = [0, *itertools.accumulate(sizes)]
     if not isinstance(values, Ragged):
-        return [values[start:stop] for start, stop in itertools.pairwise(edges)]
+        return (values[start:stop] for start, stop in itertools.pairwise(edges))
     ends = values.offsets.numpy()
-    parts = split_with_own_storage(values.values, np.diff(ends[edges]).tolist())
-    offsets = [torch.from_numpy(ends[start : stop + 1] - ends[start]) for start, stop in itertools.pairwise(edges)]
-    return [Ragged(*part) for part in zip(parts, offsets, strict=True)]
+    rows = split_with_own_storage(values.values, np.diff(ends[edges]).tolist())
+    offsets = (torch.from_numpy(ends[start : stop + 1] - ends[start]) for start, stop in itertools.pairwise(edges))
+    return map(Ragged, rows, offsets)
