@@ -40,7 +40,7 @@ class Finisher:
 
     Attributes:
         has_functions: whether there are functions of the caller's own.
-        changes: whether batches are handed out otherwise than as they are gathered.
+        takes_runs: whether all batches of a run are finished by one call: no function is called, and nothing is copied.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Finisher:
             self._changes.append(partial(_make_contiguous, pinned))
         if as_numpy:
             self._changes.append(torch.Tensor.numpy)
-        self.changes = self.has_functions or bool(self._changes)
+        self.takes_runs = channels_last and not self.has_functions
         self._tried = 0
 
     def finish(self, batch: Any, size: int, seeds: Words | None) -> Any:

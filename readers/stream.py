@@ -168,7 +168,7 @@ def _gather(plan: ReadPlan, runs: Iterator[Run], threads: int) -> Generator[Gath
 
     def read(run: Run) -> Iterable[Gathered]:
         batches = read_run(plan, run)
-        if not finisher.changes or finisher.has_functions:
+        if finisher.has_functions or finisher.takes_runs:
             return batches
         finished = itertools.starmap(finish, batches)
         return list(finished) if threads else finished
@@ -298,6 +298,8 @@ def read_run(plan: ReadPlan, run: Run) -> Iterator[Gathered]:
             raise
         values = read_located(plan.readers, _locate_sound(plan.readers, run, plan.skipped), plan.pool)
     run.opened.clear()
+    if plan.finisher.takes_runs:
+        values = plan.finisher.finish(values, len(run.numbers), None)
     return _split_run(run, [values])
 
 
@@ -351,16 +353,22 @@ def _locate_sound(readers: Mapping[str, FieldReader], run: Run, skipped: dict[in
 
 
 def split_values(values: Any, sizes: list[int]) -> Iterator[Any]:
-    """Return the batches of a run: parts of the values of one field, with `sizes` samples; made one by one."""
+    """Return the batches of a run: parts of the values of one field, with `sizes` samples; made one by one.
+
+    Args:
+        values: tensors, or arrays in their place.
+    """
     if isinstance(values, torch.Tensor):
         return split_with_own_storage(values, sizes)
+    if isinstance(values, np.ndarray) and len(set(sizes)) == 1:
+        return iter(values.reshape(len(sizes), sizes[0], *values.shape[1:]))
     if isinstance(values, dict):
         parts = {name: split_values(part, sizes) for name, part in values.items()}
         return ({name: next(part) for name, part in parts.items()} for _ in sizes)
     edges = [0, *itertools.accumulate(sizes)]
     if not isinstance(values, Ragged):
         return (values[start:stop] for start, stop in itertools.pairwise(edges))
-    ends = values.offsets.numpy()
-    rows = split_with_own_storage(values.values, np.diff(ends[edges]).tolist())
-    offsets = (torch.from_numpy(ends[start : stop + 1] - ends[start]) for start, stop in itertools.pairwise(edges))
-    return map(Ragged, rows, offsets)
+    ends = np.asarray(values.offsets)
+    rows = split_values(values.values, np.diff(ends[edges]).tolist())
+    offsets = (ends[start : stop + 1] - ends[start] for start, stop in itertools.pairwise(edges))
+    return map(Ragged, rows, map(torch.from_numpy, offsets) if isinstance(values.offsets, torch.Tensor) else offsets)
