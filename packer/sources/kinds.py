@@ -20,11 +20,12 @@ from typing import Any, Literal, Protocol
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources.agreeing import agree_on_most
-from packer.sources.base import BLOCK_BYTES, Block, Source
+from packer.sources.base import BLOCK_BYTES, Source
 from packer.sources.files import IMAGES, FileSet
 from packer.sources.looking import Looked
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.pairing import Names, partners, stem
+from packer.sources.reading import ReadRows, ReadSample, ReadTable, read_samples, read_stretches
 from packer.sources.table import Files, Row, SampleTable
 from packer.sources.units import FORMS, UnitChoice
 from packer.watcher import Watcher
@@ -121,10 +122,11 @@ class Kind:
         suffixes: in small letters.
         look: returns what the headers of a sample say, which is all that is read for the plan. A SourceError is the
             fault of a file.
+        read_table: yields all samples of a table, as `Source.read` does. It is made of `read` or `read_rows`, if one of
+            them is given.
         read: returns the values of a sample, by field.
         read_rows: where rows of files are the samples, yields the rows start..stop of a file in blocks. A SourceError
             with a `sample` counts from the first row that was not yielded.
-        read_table: instead of these yields all samples of a table, as `Source.read` does, for files of many samples.
         files_in: returns the files that one of its files is, which is a folder; None if each is a file.
         headers_in: what looks at headers: `threads` where the disk is slow; `processes` of their own, of a library that
             is not for threads and may crash; or one `thread`, of a library that is not for several.
@@ -143,7 +145,7 @@ class Kind:
         agree: returns the table of the samples that can be packed together; it adds remarks.
         more: fields that `read` returns besides those of the layouts.
         are_ragged: whether an axis is ragged even if all samples have one length.
-        block_bytes: about how many bytes are read at once.
+        block_bytes: about how many bytes of samples are read at once by `read`.
         complete: returns the source with what its facts say, or as its options ask for it, such as patches of images.
         origin: returns what the manifest keeps of the options.
     """
@@ -151,9 +153,9 @@ class Kind:
     name: str
     suffixes: tuple[str, ...]
     look: Callable[[Row, SourceOptions], Any] | None = None
-    read: Callable[[Row, SourceOptions], dict[str, Any]] | None = None
-    read_rows: Callable[[Row, int, int, SourceOptions], Iterator[Block]] | None = None
-    read_table: Callable[[SampleTable, Sequence[FieldSpec], SourceOptions], Iterator[Block]] | None = None
+    read: ReadSample | None = None
+    read_rows: ReadRows | None = None
+    read_table: ReadTable | None = None
     files_in: Callable[[str], list[str]] | None = None
     headers_in: Literal["threads", "thread", "processes"] = "threads"
     facts: Callable[[str], Facts] | None = None
@@ -173,6 +175,12 @@ class Kind:
     block_bytes: int = BLOCK_BYTES
     complete: Callable[[Any, Any], Source] = lambda source, facts: source
     origin: Callable[[SourceOptions, SampleTable], dict[str, Any]] = lambda options, table: {}
+
+    def __post_init__(self) -> None:
+        if self.read is not None:
+            self.read_table = partial(read_samples, self.read, self.block_bytes)
+        elif self.read_rows is not None:
+            self.read_table = partial(read_stretches, self.read_rows)
 
     def takes(self, option: str) -> bool:
         """Return whether an attribute of `SourceOptions` is for the kind."""

@@ -4,7 +4,7 @@
     pair     the files of several fields by name         Kind.pair     pairing.py
     look     at their headers                            Kind.look     headers.py, looking.py
     agree    which samples have the fields of most       Kind.agree    agreeing.py
-    read     samples, when they are packed               Kind.read     source.py
+    read     samples, when they are packed               Kind.read     reading.py
 
 What lies beside the samples, tables and lists, is opened by the same steps.
 """
