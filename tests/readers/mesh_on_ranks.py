@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -21,8 +22,9 @@ def read(arguments: Sequence[str]) -> None:
         arguments: the dataset, and the folder of the JSON files, `0.json` to `3.json`.
     """
     path, out = arguments
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
+    rank, ranks = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    # They find each other by a file: a port could be taken meanwhile, and is gone once rank 0 has ended.
+    torch.distributed.init_process_group("gloo", f"file://{out}/ranks", rank=rank, world_size=ranks)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     dataset = PackedDataset(path, ["y"])
     apart = Loader(dataset, 32, shuffle=True)

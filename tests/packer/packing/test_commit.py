@@ -15,7 +15,7 @@ from made_datasets import make_plain
 
 from packer.append import append
 from packer.convert import convert
-from packer.errors import DatasetError, UsageError, WriteError
+from packer.errors import ChangedMeanwhileError, DatasetError, UsageError, WriteError
 from packer.export import export
 from packer.format import Shard
 from packer.format import manifest as manifests
@@ -217,10 +217,22 @@ def test_killed_around_the_rename(tmp_path, name):
     assert manifests.read(out).samples == 3
     assert not verify(out).damages
     stopped_at(replace, Change, "tidy")
+    assert manifests.read(out) == manifests.read(out, "manifest.copy.json")
     assert manifests.read(out).samples == 4
     assert not verify(out).damages
     assert replace().kept_shards == 1
     assert names(out) == ["manifest.copy.json", "manifest.json", "shards"]
+
+
+def test_a_run_whose_files_were_removed_publishes_nothing(tmp_path):
+    """No manifest names shards that somebody has removed meanwhile, with the note of the run."""
+    out, manifest = tmp_path / "out", manifests.read(packed(tmp_path / "other"))
+    with changing(LocalPlace(out)) as change:
+        change.begin(note())
+        shutil.rmtree(out / "unfinished")
+        with pytest.raises(ChangedMeanwhileError):
+            change.publish(manifest)
+    assert not list(out.glob("manifest*"))
 
 
 def test_a_copy_never_names_what_is_gone(tmp_path):

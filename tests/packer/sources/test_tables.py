@@ -238,9 +238,11 @@ def test_a_missing_value_is_named_filled_or_left_out(tmp_path: Path) -> None:
     report = convert(str(tmp_path / "a.csv"), tmp_path / "out", on_error="skip", workers=0)
     assert (report.samples, len(report.rejected)) == (3, 2)
     assert PackedDataset(tmp_path / "out")[[0, 1, 2]]["b"].tolist() == [2, 5, 8]
-    path = written(tmp_path / "l.parquet", pa.table({"l": [[1], [2, None], [3]]}))
-    with pytest.raises(SourceError, match="row 1: column l has no value"):
-        rows(path)
+    pairs = pa.array([[1, 2], [3, None], [5, 6]], pa.list_(pa.int64(), 2))
+    for lists in ([[1], [2, None], [3]], pairs):
+        path = written(tmp_path / "l.parquet", pa.table({"l": lists}))
+        with pytest.raises(SourceError, match="row 1: column l has no value"):
+            rows(path)
     path = written(tmp_path / "of.parquet", pa.table({"of": [[{"a": 1}], [], None]}))
     with pytest.raises(SourceError, match=r"row 2: column of\.a has no value"):
         rows(path)
@@ -249,9 +251,11 @@ def test_a_missing_value_is_named_filled_or_left_out(tmp_path: Path) -> None:
 def test_rows_of_a_large_group_are_decoded_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any part of them is those rows, and the error of one names its number in the file."""
     monkeypatch.setattr("packer.sources.tables.arrow.BLOCK_BYTES", 1)  # a batch a row
-    parquet.write_table(pa.table({"x": range(5)}), tmp_path / "a.parquet")
+    lists = [[n] * n for n in range(5)]
+    parquet.write_table(pa.table({"x": range(5), "l": lists}), tmp_path / "a.parquet")
     for start, stop in ((0, 5), (1, 3), (2, 5), (4, 5)):
-        assert rows(tmp_path / "a.parquet", start, stop) == {"x": list(range(start, stop))}
+        expected = {"x": list(range(start, stop)), "l": lists[start:stop]}
+        assert rows(tmp_path / "a.parquet", start, stop) == expected
     parquet.write_table(pa.table({"x": [0, 1, 2, None, 4]}), tmp_path / "b.parquet")
     for start in (0, 2):
         with pytest.raises(SourceError, match="row 3: column x has no value"):

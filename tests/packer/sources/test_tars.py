@@ -175,8 +175,8 @@ def test_skipped_members_and_bad_samples(tmp_path: Path) -> None:
     assert list(PackedDataset(tmp_path / "out").names) == ["0", "1", "2", "3", "4", "8"]
 
 
-def test_a_cut_tar_is_an_error(tmp_path: Path) -> None:
-    """Wherever it is cut, it is not taken for a shorter one."""
+def test_a_damaged_tar_is_an_error(tmp_path: Path) -> None:
+    """Wherever it is cut, or a header is changed, it is not taken for a shorter one, or for another."""
     path = Path(write(tmp_path / "a.tar", members({f"{n}": {"npy": values(n)["npy"]} for n in range(5)})))
     data = path.read_bytes()
     end = data.rstrip(b"\0")
@@ -184,6 +184,9 @@ def test_a_cut_tar_is_an_error(tmp_path: Path) -> None:
         path.write_bytes(data[:cut])
         with pytest.raises(SourceError):
             read_each(open_sources([str(path)]))
+    path.write_bytes(data.replace(b"3.npy", b"7.npy"))  # in a header, whose sum says so
+    with pytest.raises(SourceError):
+        read_each(open_sources([str(path)]))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # webdataset leaves the tar open
