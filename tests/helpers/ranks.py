@@ -24,7 +24,7 @@ def call_in_ranks(ranks: int, module: str, function: str, *arguments: str) -> st
     setting = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     setting["PYTHONPATH"] = os.pathsep.join(map(str, FOLDERS))
     command = [sys.executable, __file__, module, function, *arguments]
-    done = subprocess.run(command, env={**os.environ, **setting}, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env={**os.environ, **setting}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
