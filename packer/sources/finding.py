@@ -37,11 +37,28 @@ _IN_PYTHON = {
     **dict.fromkeys((".wav", ".mp3", ".ogg"), '{"audio": soundfile.read(p)[0]}'),
     **dict.fromkeys((".pt", ".pth"), "torch.load(p)"),
     **dict.fromkeys((".pkl", ".pickle"), "pickle.loads(p.read_bytes())"),
-    ".mat": "scipy.io.loadmat(p)",
     ".exr": '{"image": cv2.imread(str(p), cv2.IMREAD_UNCHANGED)}',
 }
 #: How Python reads all samples of one file.
-_MANY_IN_PYTHON = {".tfrecord": "tfrecord.tfrecord_loader(str(p), None)"}
+_MANY_IN_PYTHON = {".tfrecord": "tfrecord.tfrecord_loader(str(p), None)", ".rec": "records(p)"}
+#: What has to be defined for that. A file of MXNet's RecordIO holds records of a label or several, and an image.
+_DEFINITIONS = {
+    ".rec": """\
+  def records(path):
+      with open(path, "rb") as file:
+          parts = []
+          while head := file.read(8):  # a magic number; whether the record goes on, and the length of this part
+              word = struct.unpack("<2I", head)[1]
+              parts.append(file.read(word % 2**29))
+              file.read(-word % 4)
+              if word >> 29 in (0, 3):  # the last part
+                  record, parts = head[:4].join(parts), []
+                  count, label, number = struct.unpack_from("<IfQ", record)
+                  labels = numpy.frombuffer(record, "<f4", count, 24) if count else numpy.float32([label])
+                  if image := record[24 + 4 * count :]:  # records without one are lists of other records
+                      yield {"image": image, "label": labels, "id": number}
+"""
+}
 #: What unpacks files that are compressed as a whole.
 _COMPRESSED = {".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
 
@@ -164,7 +181,7 @@ def _in_python(file_set: FileSet) -> str:
     else:
         return _OTHERS
     return (
-        f". {suffix} is read in Python (docs/have/python.md):\n"
+        f". {suffix} is read in Python (docs/have/python.md):\n{_DEFINITIONS.get(suffix, '')}"
         "  with packer.writer.DatasetWriter(OUT) as writer:\n"
         f"      for p in sorted(pathlib.Path({file_set.folder!r}).rglob('*{suffix}')):\n"
         f"          {add}"

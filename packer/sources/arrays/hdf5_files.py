@@ -101,7 +101,11 @@ MATLAB = b"MATLAB 7.3"
 _OTHERS = (
     (b"CDF", "is a NetCDF-3 file, not HDF5: rewrite it with `nccopy -k netCDF-4 IN OUT`"),
     (b"\x0e\x03\x13\x01", "is an HDF4 file, not HDF5: rewrite it with `h4toh5 IN OUT`"),
-    (b"MATLAB 5.0", "is an old MATLAB file (version 5 to 7.2), not HDF5: save it in MATLAB with `-v7.3`"),
+    (
+        b"MATLAB 5.0",
+        "is an old MATLAB file (version 5 to 7.2), not HDF5: save it in MATLAB with `-v7.3`, or read it in Python by "
+        "scipy.io.loadmat (docs/have/python.md)",
+    ),
     *((start, "is a web page, not HDF5: the download went wrong") for start in (b"<!doctype", b"<html", b"<?xml")),
 )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
 import pathlib
 import pickle
 import random
 import string
+import struct
 import sys
 import textwrap
 from collections.abc import Callable
@@ -205,6 +207,22 @@ def test_natural_order_is_that_of_natsort() -> None:
     assert natural_order([*names, "é1"]) == natsorted([*names, "é1"])
 
 
+def run_lines(source, out):
+    """Run the lines of Python that the error of a source has, as they are; return where they pack."""
+    with pytest.raises(SourceError, match=r"is read in Python \(docs/have/python.md\)") as error:
+        open_sources([source])
+    lines = textwrap.dedent("\n".join(str(error.value).splitlines()[1:]))
+    modules = {"numpy": np, "packer": packer, "pathlib": pathlib, "pickle": pickle, "struct": struct, "torch": torch}
+    exec(lines, modules | {"OUT": str(out)})
+    return str(out)
+
+
+def as_png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(("suffix", "dump"), [(".pkl", pickle.dump), (".pt", torch.save)])
 def test_files_of_no_kind_come_with_the_lines_that_pack_them(tmp_path, suffix, dump):
     """The lines of the error are run as they are, and every file is a sample."""
@@ -213,14 +231,32 @@ def test_files_of_no_kind_come_with_the_lines_that_pack_them(tmp_path, suffix, d
     for number in range(2):
         with (folder / f"{number}{suffix}").open("wb") as file:
             dump({"x": np.arange(number + 3) if suffix == ".pkl" else torch.arange(number + 3)}, file)
-    with pytest.raises(SourceError, match=r"is read in Python \(docs/have/python.md\)") as error:
-        open_sources([f"x={folder}"])
-    lines = textwrap.dedent("\n".join(str(error.value).splitlines()[1:]))
-    exec(lines, {"packer": packer, "pathlib": pathlib, "pickle": pickle, "torch": torch, "OUT": out})
+    run_lines(f"x={folder}", out)
     assert [sample["x"].tolist() for sample in PackedDataset(out)] == [[0, 1, 2], [0, 1, 2, 3]]
 
 
-def test_files_of_many_samples_come_with_a_loop_over_them(tmp_path):
-    """So do those of TensorFlow, by the package tfrecord."""
+def test_files_of_tensorflow_come_with_a_loop_over_their_samples(tmp_path):
+    """By the package tfrecord."""
     with pytest.raises(SourceError, match=r"for sample in tfrecord\.tfrecord_loader\(str\(p\), None\):\n +writer\.add"):
         open_sources([f"x={fill(tmp_path, '0.tfrecord')}"])
+
+
+def test_files_of_mxnet_come_with_the_lines_that_pack_them(tmp_path):
+    """Records have a label or several; one that holds the magic number lies in parts; one without image is left out."""
+    magic, images = struct.pack("<I", 0xCED7230A), [as_png(np.full((4, 5 + n, 3), n, np.uint8)) for n in range(3)]
+    records = [
+        [struct.pack("<IfQQ", 2, 0, 0, 0) + struct.pack("<2f", 1, 3)],
+        [struct.pack("<IfQQ", 0, 7, 11, 0) + images[0]],
+        [struct.pack("<IfQQ", 2, 0, 12, 0), struct.pack("<f", 2.5) + images[1]],  # the magic number is its first label
+        [struct.pack("<IfQQ", 1, 0, 13, 0) + struct.pack("<f", 9) + images[2]],
+    ]
+    with (tmp_path / "train.rec").open("wb") as file:
+        for parts in records:
+            for how, part in zip([1, 3] if len(parts) > 1 else [0], parts, strict=True):
+                file.write(magic + struct.pack("<I", how << 29 | len(part)) + part + bytes(-len(part) % 4))
+    out = run_lines(f"image={tmp_path}", tmp_path / "out")
+    found = list(PackedDataset(out))
+    assert [sample["image"][0, 0].tolist() for sample in found] == [[n] * (5 + n) for n in range(3)]
+    assert [sample["id"].item() for sample in found] == [11, 12, 13]
+    first = np.frombuffer(magic, "<f4").item()
+    assert [sample["label"].tolist() for sample in found] == [[7.0], [first, 2.5], [9.0]]

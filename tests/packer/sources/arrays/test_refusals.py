@@ -25,7 +25,7 @@ FOREIGN = {
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"),
     "netcdf3": (b"CDF\x01" + bytes(100), "NetCDF-3"),
     "hdf4": (b"\x0e\x03\x13\x01" + bytes(100), "HDF4"),
-    "matlab5": (b"MATLAB 5.0 MAT-file, Platform: GLNXA64" + bytes(600), "old MATLAB file"),
+    "matlab5": (b"MATLAB 5.0 MAT-file, Platform: GLNXA64" + bytes(600), "old MATLAB file .* by scipy.io.loadmat"),
     "html": (b"<!DOCTYPE html><html>", "web page"),
     "page": (b"\n<Html lang='en'>", "web page"),
     "less": (b"<\x00\x01\x02", "is not an HDF5 file: it begins with b'<"),
