@@ -18,7 +18,7 @@ from packer.codecs.compiled import Loading, machine_code, number_of
 from packer.codecs.configs import LZ4, MAX_STAGES, MOST_QUALITY, NAMED, codec_name, parse_codec
 from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, MOST_DIGITS, PHOTO, PHOTO_DTYPES, digits_of
 from packer.codecs.frames import FrameCodec, FrameError, Frames, frame_hashes, loss_of
-from packer.codecs.h264 import GROUP_STEPS, H264, H264_CHANNELS, H264_DTYPE, MOST_CRF, EncodedClip
+from packer.codecs.h264 import GROUP_STEPS, H264, H264_CHANNELS, H264_DTYPE, MOST_CRF
 from packer.codecs.jpeg import (
     JPEG,
     JPEG_CHANNELS,
@@ -56,7 +56,6 @@ __all__ = [
     "PHOTO_DTYPES",
     "Buffer",
     "Config",
-    "EncodedClip",
     "EncodedImage",
     "FrameCodec",
     "FrameError",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import compiled
 from packer.codecs.filters import DECIMAL, PHOTO, restore_decimals, restore_photo, store_decimals, store_photo
-from packer.codecs.h264 import GROUP_STEPS, H264, decode_h264, encode_h264, group_of
+from packer.codecs.h264 import GROUP_STEPS, H264, decode_h264, encode_h264
 from packer.codecs.jpeg import JPEG, bands_of, decode_jpeg, encode_jpeg, file_of, file_of_frame, frame_of_file
 from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, flat_bytes, make_stage
 from packer.errors import UsageError
@@ -87,7 +87,8 @@ class FrameCodec:
         first = configs[0]["id"] if configs else ""
         self.is_photo, self.is_jpeg, self.is_h264 = first == PHOTO, first == JPEG, first == H264
         self.loss: int | None = loss_of(configs)
-        self._steps = GROUP_STEPS if self.is_h264 else 1
+        #: That one file of a clip holds.
+        self.steps = GROUP_STEPS if self.is_h264 else 1
         self._digits: int | None = configs[0]["digits"] if first == DECIMAL else None
         coding = list(configs[1:] if first in (DECIMAL, H264, JPEG, PHOTO) else configs)
         self._stages = [make_stage(config) for config in coding]
@@ -102,16 +103,14 @@ class FrameCodec:
     def encode(self, frame: NDArray[Any]) -> Buffer:
         """Return the stored bytes of a frame (C-contiguous): the raw bytes if encoding saves too little.
 
-        Of an `EncodedImage`, `jpeg` stores the file, and `h264` the stream of an `EncodedClip`. Of other images
-        (..., H, W, C) they make one; `jpeg` does if it has a quality.
+        Of an `EncodedImage`, `jpeg` and `h264` store its file or stream. Of other images (..., H, W, C) they make one;
+        `jpeg` does if it has a quality.
 
         Raises:
             UsageError: the codec cannot take this frame, or loses bits of it.
         """
-        if self.is_jpeg and (file := file_of(frame)):
-            return frame_of_file(file, frame.nbytes)
-        if self.is_h264 and (stream := group_of(frame)):
-            return stream
+        if self.keeps_files and (file := file_of(frame, self.steps)):
+            return frame_of_file(file, frame.nbytes) if self.is_jpeg else file
         raw = frame.reshape(-1).view(np.uint8).data
         if self.is_raw or (self.is_jpeg and self.loss is None) or not frame.nbytes:
             return raw
@@ -151,11 +150,11 @@ class FrameCodec:
 
     def pieces(self, values: NDArray[Any]) -> Iterator[NDArray[Any]]:
         """Yield what is one frame each, of an image or a clip that `jpeg` or `h264` stores."""
-        return bands_of(values, self._steps) if values.ndim > self.image_axes else iter([values])
+        return bands_of(values, self.steps) if values.ndim > self.image_axes else iter([values])
 
     def is_kept(self, piece: NDArray[Any]) -> bool:
         """Return whether a piece comes back as it is, since its file or stream is stored as it is."""
-        return bool(group_of(piece) if self.is_h264 else file_of(piece))
+        return bool(file_of(piece, self.steps))
 
     def as_stored(self, value: Any) -> Any:
         """Return a value as it comes back once it was stored: an image or a clip is changed if there is a loss."""

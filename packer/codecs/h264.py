@@ -13,14 +13,13 @@ FFmpeg allocates no picture larger than the one that is expected, and conceals n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs.jpeg import EncodedImage
 from packer.errors import UsageError
 
 #: The id of the codec in the schema, the dtype and channels that it is for, and the steps of a group.
@@ -36,41 +35,6 @@ _DECODER = {"err_detect": "crccheck+bitstream+buffer+explode"}
 #: Pixels that a picture is decoded with beyond its sides, at most: blocks have 16, and FFmpeg makes rows as long as the
 #: widest instructions of the processor ask for, 64 bytes today.
 _MARGIN = 128
-
-
-class EncodedClip(EncodedImage):
-    """A clip (T, H, W, 3) that knows the groups that it was decoded from; a view or a copy does not.
-
-    Attributes:
-        groups: the stream of each `GROUP_STEPS` steps; empty ones where pixels are stored; () if there is none at all.
-    """
-
-    groups: tuple[bytes, ...]
-
-    @classmethod
-    def of(cls, image: NDArray[Any], *files: bytes) -> EncodedClip:
-        """Return a clip that was decoded from groups, with these."""
-        clip = image.view(cls)
-        clip.groups = files
-        return clip
-
-    def __array_finalize__(self, source: Any) -> None:
-        super().__array_finalize__(source)
-        self.groups = ()
-
-    def __reduce__(self) -> Any:
-        return EncodedClip.of, (np.asarray(self), *self.groups)
-
-    def bands(self, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield so many steps at a time; a group knows its stream."""
-        groups = self.groups if rows == GROUP_STEPS else ()
-        for number, first in enumerate(range(0, len(self), rows)):
-            yield EncodedClip.of(np.asarray(self[first : first + rows]), *groups[number : number + 1])
-
-
-def group_of(values: NDArray[Any]) -> bytes:
-    """Return the stream of a group of steps; empty if it has none."""
-    return next(iter(values.groups), b"") if isinstance(values, EncodedClip) else b""
 
 
 def encode_h264(steps: NDArray[Any], crf: int) -> bytes:

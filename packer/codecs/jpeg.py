@@ -17,6 +17,7 @@ import io
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,45 +58,49 @@ _NO_SAMPLING = "Could not determine subsampling"
 
 
 class EncodedImage(np.ndarray[Any, np.dtype[Any]]):
-    """An image (H, W, C), or a clip of them (T, H, W, C), that knows the JPEG files it was decoded from.
+    """An image (H, W, C), or a clip of them (T, H, W, C), that knows the files it was decoded from.
 
     A view, a copy or a result of arithmetic is not that image any more, and has no file.
 
     Attributes:
-        files: all bytes of each file, (1,) or (T,); empty ones where there is none, and () if there is none at all.
+        files: all bytes of each file: one of an image, and of a clip one for every `steps` steps; empty ones where
+            there is none, and () if there is none at all.
+        steps: 1 of JPEG files, `GROUP_STEPS` of streams of H.264.
     """
 
     files: tuple[bytes, ...]
+    steps: int
 
     @classmethod
-    def of(cls, image: NDArray[Any], *files: bytes) -> EncodedImage:
+    def of(cls, image: NDArray[Any], *files: bytes, steps: int = 1) -> EncodedImage:
         """Return an image, or a clip, that was decoded from files, with these files."""
         encoded = image.view(cls)
-        encoded.files = files
+        encoded.files, encoded.steps = files, steps
         return encoded
 
     def __array_finalize__(self, source: Any) -> None:
-        self.files = ()
+        self.files, self.steps = (), 1
 
     def __reduce__(self) -> Any:
-        return EncodedImage.of, (np.asarray(self), *self.files)
+        return partial(EncodedImage.of, steps=self.steps), (np.asarray(self), *self.files)
 
     def bands(self, rows: int) -> Iterator[NDArray[Any]]:
         """Yield so many rows at a time; steps of a clip that knows its files know theirs."""
-        files = self.files if len(self.files) == len(self) else ()
+        has_file_of_each = rows % self.steps == 0 and len(self.files) == -(-len(self) // self.steps)
         for first in range(0, len(self), rows):
             band = self[first : first + rows]
-            yield EncodedImage.of(band, *files[first : first + rows]) if files else band
+            files = self.files[first // self.steps : (first + rows) // self.steps] if has_file_of_each else ()
+            yield EncodedImage.of(band, *files, steps=self.steps) if files else band
 
 
-def files_of(values: NDArray[Any]) -> tuple[bytes, ...]:
-    """Return the JPEG files of an image or a clip, see `EncodedImage`."""
-    return values.files if isinstance(values, EncodedImage) else ()
+def files_of(values: NDArray[Any], steps: int = 1) -> tuple[bytes, ...]:
+    """Return the files of an image or a clip that hold so many steps each, see `EncodedImage`: 1 for JPEG files."""
+    return values.files if isinstance(values, EncodedImage) and values.steps == steps else ()
 
 
-def file_of(image: NDArray[Any]) -> bytes:
-    """Return the JPEG file of an image; empty if it has none."""
-    return next(iter(files_of(image)), b"")
+def file_of(image: NDArray[Any], steps: int = 1) -> bytes:
+    """Return the file of an image, or of so many steps of a clip; empty if it has none."""
+    return next(iter(files_of(image, steps)), b"")
 
 
 def with_files(clip: NDArray[Any], files: Sequence[bytes]) -> NDArray[Any]:

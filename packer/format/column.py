@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import EncodedClip, EncodedImage, check_jpeg, file_of_frame
+from packer.codecs import EncodedImage, check_jpeg, file_of_frame
 from packer.format.arrays import Numbers, starts_of
 from packer.format.column_index import ColumnIndex
 from packer.format.frame_cache import FrameCache
@@ -106,8 +106,8 @@ class Column(Locator):
         spans = zip(frames.spans.tolist(), frames.decoded.tolist(), strict=True)
         files = [bytes(file_of_frame(self._bytes.data[start:end], nbytes)) for (start, end), nbytes in spans]
         steps = itertools.pairwise(starts_of(located.frames).tolist())
-        kind = EncodedClip if self.codec.is_h264 else EncodedImage
-        return [kind.of(image, *files[first:last]) for image, (first, last) in zip(samples, steps, strict=True)]
+        of_samples = zip(samples, steps, strict=True)
+        return [EncodedImage.of(image, *files[a:b], steps=self.codec.steps) for image, (a, b) in of_samples]
 
     def bands(self, number: int) -> Iterator[NDArray[Any]]:
         """Yield the bands of one sample in order, if frames hold rows; each owns its memory.

@@ -95,7 +95,7 @@ def test_groups_of_h264_are_what_they_were_when_they_were_packed(make: Any) -> N
             assert clip.shape == then.shape == packed.shape
             assert np.abs(clip.astype(int) - then).max(initial=0) <= 1
             assert np.square(then.astype(int) - packed).sum() <= then.size * 255**2 / 10**3  # 30 dB
-        stored_raw = [not group for clip in clips for group in clip.groups]
+        stored_raw = [not group for clip in clips for group in clip.files]
         assert not all(stored_raw)
         assert any(stored_raw) == ("ragged" in name)
 
