@@ -78,24 +78,43 @@ def open_sources(
         if TABLES not in kinds:
             usual = replace(usual, columns=columns_of(usual, {"", *paths}))
         options = _filled(options, usual, kinds)
-        tables = {name: file_set for name, (kind, file_set) in found.items() if kind == TABLES}
-        lists = {name: _open_list(name, file_set, watcher) for name, (kind, file_set) in found.items() if kind == _LIST}
-        files = {name: kinded for name, kinded in found.items() if name not in {*tables, *lists}}
-        if files:
-            of_files, of_tables = _options_of(options, {name: kind for name, (kind, _) in files.items()}, bool(tables))
-            source = _open_files(files, paths, of_files, watcher, limits, as_extra_fields)
-            for name, file_set in tables.items():
-                table = _open_table({"": file_set}, of_tables, watcher)
-                source = beside_table(source, name, table, options.key, watcher)
-            for listed in lists.values():
-                source = beside_listed(source, listed, "file_name", watcher)
-        elif lists and as_extra_fields and len(found) == 1:
-            (source,) = lists.values()
-        elif lists:
-            raise UsageError(f"{next(iter(lists))}= lists what is in images; name these as well: image=FOLDER")
-        else:
-            source = _open_tables(tables, paths, options, watcher, limits, as_extra_fields)
+        source = _open_found(found, options, _Call(paths, watcher, limits, as_extra_fields))
+        files = [name for name, (kind, _) in found.items() if kind not in (TABLES, _LIST)]
         return _derived(source, options, [paths[name] for name in files or paths], bool(files))
+
+
+class _Call(NamedTuple):
+    """What a call of `open_sources` says besides options; `paths` are those that the inputs name, by field."""
+
+    paths: Mapping[str, str]
+    watcher: Watcher
+    limits: Limits | None
+    as_extra_fields: bool
+
+
+def _open_found(found: Mapping[str, tuple[str, FileSet]], options: SourceOptions, call: _Call) -> Source:
+    """Open files of all kinds: those that are samples, with the tables and lists beside them; or tables alone.
+
+    Args:
+        found: the kind and the files of each field.
+    """
+    watcher = call.watcher
+    tables = {name: file_set for name, (kind, file_set) in found.items() if kind == TABLES}
+    lists = {name: _open_list(name, file_set, watcher) for name, (kind, file_set) in found.items() if kind == _LIST}
+    files = {name: kinded for name, kinded in found.items() if name not in {*tables, *lists}}
+    if not files and lists:
+        if not call.as_extra_fields or len(found) > 1:
+            raise UsageError(f"{next(iter(lists))}= lists what is in images; name these as well: image=FOLDER")
+        return next(iter(lists.values()))
+    if not files:
+        return _open_tables(tables, options, call)
+    of_files, of_tables = _options_of(options, {name: kind for name, (kind, _) in files.items()}, bool(tables))
+    source = _open_files(files, of_files, call)
+    for name, file_set in tables.items():
+        source = beside_table(source, name, _open_table({"": file_set}, of_tables, watcher), options.key, watcher)
+    for listed in lists.values():
+        source = beside_listed(source, listed, "file_name", watcher)
+    return source
 
 
 @contextmanager
@@ -163,41 +182,32 @@ def _options_of(
 # ---------------------------------------------------------------- tables and lists
 
 
-def _open_tables(
-    tables: Mapping[str, FileSet],
-    named: Mapping[str, str],
-    options: SourceOptions,
-    watcher: Watcher,
-    limits: Limits | None,
-    as_extra_fields: bool,
-) -> Source:
+def _open_tables(tables: Mapping[str, FileSet], options: SourceOptions, call: _Call) -> Source:
     """Open tables that are the samples, with the files that their columns name."""
     check_options(options, TABLES)
-    _check_is_one(TABLES, dict(named))
-    if options.key and not as_extra_fields:
+    _check_is_one(TABLES, call.paths)
+    if options.key and not call.as_extra_fields:
         raise UsageError(f"--key {options.key} is for a table beside files, as in image=FOLDER label=train.csv")
     if options.root and not options.files:
         raise UsageError(f"--root {options.root} is for columns that name files; --files COLUMN says which")
-    table = _open_table(tables, options, watcher)
+    table = _open_table(tables, options, call.watcher)
     if not options.files:
-        table.remarks += [] if as_extra_fields else files_proposal(table)
+        table.remarks += [] if call.as_extra_fields else files_proposal(table)
         return table
+    open_files = partial(_open_column, options=options, call=call)
+    return with_files(table, options.files, options.root, open_files, call.watcher)
 
-    open_files = partial(_open_column, options=options, watcher=watcher, limits=limits)
-    return with_files(table, options.files, options.root, open_files, watcher)
 
-
-def _open_column(
-    column: str, file_set: FileSet, options: SourceOptions, watcher: Watcher, limits: Limits | None
-) -> TableSource:
+def _open_column(column: str, file_set: FileSet, options: SourceOptions, call: _Call) -> TableSource:
     """Open the files that a column of a table names, each as a sample."""
-    kind, files = of_one_kind(file_set, suffixes(), {TEXT: "text"}, watcher)
+    kind, files = of_one_kind(file_set, suffixes(), {TEXT: "text"}, call.watcher)
     if kind in (None, TABLES):
         raise UsageError(f"--files {column}: {file_set.files[0]} is no file of a kind that can be packed")
     record = all_kinds()[kind]
     own = {name: getattr(options, name) for name in record.options if name in all_kinds()[TABLES].options}
     own = {**own, "columns": (), "skip": (), "samples": "files" if record.units else None}
-    source = open_kind_of(record, {"" if record.names_fields else column: files}, SourceOptions(**own), watcher, limits)
+    fields = {"" if record.names_fields else column: files}
+    source = open_kind_of(record, fields, SourceOptions(**own), call.watcher, call.limits)
     assert isinstance(source, TableSource)
     return source
 
@@ -232,22 +242,16 @@ class _Roles(NamedTuple):
     sides: dict[str, FileSet]
 
 
-def _open_files(
-    found: Mapping[str, tuple[str, FileSet]],
-    paths: Mapping[str, str],
-    options: SourceOptions,
-    watcher: Watcher,
-    limits: Limits | None,
-    as_extra_fields: bool,
-) -> Source:
+def _open_files(found: Mapping[str, tuple[str, FileSet]], options: SourceOptions, call: _Call) -> Source:
     """Open sources of all kinds but tables: those whose files are the samples, and those that lie beside them."""
     columns = columns_by_field(options)
-    kind, samples, sides = _roles(found, paths, columns, as_extra_fields)
+    paths = call.paths
+    kind, samples, sides = _roles(found, paths, columns, call.as_extra_fields)
     for name, (side_kind, file_set) in found.items():
         if side_kind == "text" and len(file_set.files) == 1:
             _check_is_no_list(name, file_set, samples)
     main = replace(options, columns=tuple(f"{n}={c}" if n else c for n, c in columns.items() if n not in sides))
-    if as_extra_fields and kind == "npy" and not all(Path(paths[name]).is_file() for name in samples):
+    if call.as_extra_fields and kind == "npy" and not all(Path(paths[name]).is_file() for name in samples):
         main = replace(main, samples=options.samples or "files")
     if all_kinds()[kind].units:
         check_options(main, kind)
@@ -258,11 +262,11 @@ def _open_files(
         raise UsageError(
             "--missing is for fields of files beside those of the samples, and there are none; leave it out"
         )
-    open_samples = partial(open_kind_of, all_kinds()[kind], options=main, watcher=watcher, limits=limits)
+    open_samples = partial(open_kind_of, all_kinds()[kind], options=main, watcher=call.watcher, limits=call.limits)
     if sides:
         kinds = {name: "clouds" if name in columns else found[name][0] for name in sides}
-        open_side = partial(_open_side, kinds=kinds, options=options, watcher=watcher, limits=limits)
-        source = open_beside(samples, sides, open_samples, open_side, watcher, options.missing)
+        open_side = partial(_open_side, kinds=kinds, options=options, call=call)
+        source = open_beside(samples, sides, open_samples, open_side, call.watcher, options.missing)
     else:
         source = open_samples(samples)
     left_out = [remark for name, file_set in samples.items() for remark in file_set.remarks(name)]
@@ -315,17 +319,10 @@ def _roles(
     return _Roles(kind, samples, sides)
 
 
-def _open_side(
-    name: str,
-    file_set: FileSet,
-    kinds: Mapping[str, str],
-    options: SourceOptions,
-    watcher: Watcher,
-    limits: Limits | None,
-) -> Source:
+def _open_side(name: str, file_set: FileSet, kinds: Mapping[str, str], options: SourceOptions, call: _Call) -> Source:
     """Open files that lie beside those of samples: of clouds with their columns, of others each as a sample."""
     own = options if kinds[name] == "clouds" else SourceOptions(samples="files")
-    return open_kind_of(all_kinds()[kinds[name]], {name: file_set}, own, watcher, limits)
+    return open_kind_of(all_kinds()[kinds[name]], {name: file_set}, own, call.watcher, call.limits)
 
 
 def _proposals(samples: Mapping[str, FileSet], options: SourceOptions) -> list[str]:
