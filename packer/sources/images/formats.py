@@ -89,7 +89,7 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | Non
         if kind == "JPEG":
             return _jpeg_header(path, place, head, nbytes, options)
         if kind != "PNG":
-            data = b"" if place is None else read_bytes(path, place)[0]
+            data = head if len(head) == nbytes else b"" if place is None else read_bytes(path, place)[0]
             found = pillow.header_of(io.BytesIO(data) if data else path, kind, options)
             if found is not None:
                 return found
