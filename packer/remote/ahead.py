@@ -218,8 +218,10 @@ class Ahead:
                 self._pending.discard(place)
                 self._coming_in.discard(place)
                 self._changed.notify_all()
+                is_passed = place in self._passed
             del result  # whoever takes the lease lets go of it
-            self.pass_by([])  # it may have been passed meanwhile
+            if is_passed:
+                self.pass_by([])  # it is given up here
 
     def _fetch(self, place: int, turn: _Turn | None = None) -> Lease:
         mirror, entry = self._wanted[place]
@@ -286,9 +288,8 @@ class Ahead:
 
     def _give_back(self) -> None:
         """Let go of shards that are not taken yet, the last ones first, while anybody waits for room."""
-        while not self._transfer.is_stopped:
+        while not self._transfer.stops_within(LOOK_SECONDS):
             with self._changed:
-                self._changed.wait(LOOK_SECONDS)
                 ready = [place for place, lease in self._ready.items() if isinstance(lease, Lease)]
             if ready and self._cache.waits():
                 with self._changed:

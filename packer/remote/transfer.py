@@ -64,9 +64,13 @@ class Transfer:
         for thread in self._threads:
             thread.join()
 
+    def stops_within(self, seconds: float) -> bool:
+        """Wait; return whether the transfer is stopped."""
+        return self._stopped.wait(seconds)
+
     def pause(self, seconds: float) -> None:
         """Wait; raises RemoteError if the transfer is stopped."""
-        if self._stopped.wait(seconds):
+        if self.stops_within(seconds):
             raise RemoteError("fetching was stopped")
 
     def add(self, nbytes: int) -> None:
