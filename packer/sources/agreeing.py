@@ -34,8 +34,7 @@ def agree_on_most(
     Raises:
         SourceError: what `watcher.bad` raises; no sample is left.
     """
-    in_words = [{laid.name: laid.in_words for laid in layout} for layout in table.layouts]
-    _, apart = misfits(in_words, table.counts())
+    _, apart = misfits(table.in_words(), table.counts())
     return leave_out(table, apart, sentence, watcher)
 
 
@@ -71,8 +70,7 @@ def leave_out_unreadable(
         limits: as `call_guarded` has them.
     """
     while table.layout_of is not None and len(counts := table.counts()) > 1 and not table.has_rows:
-        in_words = [{laid.name: laid.in_words for laid in layout} for layout in table.layouts]
-        _, apart = misfits(in_words, counts)
+        _, apart = misfits(table.in_words(), counts)
         of_most = ~np.isin(table.layout_of, list(apart))
         if not apart or of_most.sum() > MOST_TRIED:
             return table

@@ -1,8 +1,8 @@
 """One way to find files for all sources: what a folder, a file name or a glob pattern stands for, and which kind it is.
 
-    found = find("DIV2K/HR")
-    kind, found = of_one_kind(found, suffixes())
-    paths = [found.path(file) for file in found.pick()]
+    file_set = find("DIV2K/HR")
+    kind, file_set = of_one_kind(file_set, suffixes())
+    paths = [file_set.path(file) for file in file_set.pick()]
 
 Links are followed, but not in a circle. Every file is packed, or is known to lie beside data and counted, or is an
 error. Hidden files and folders (`._a.png`, as some systems leave behind) lie beside data.

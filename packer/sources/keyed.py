@@ -34,8 +34,8 @@ def beside_table(source: Source, field: str, table: TableSource, key: str | None
     """
     if source.names is None:
         raise UsageError(f"{field}= is a table, which goes by names of samples, but these have none")
-    column, texts, found = _find_names(table, source.names, key)
-    row_of = _rows_by_name(table, column, texts, found, source.names, watcher, ("row", "rows"))
+    column, texts, partners = _find_names(table, source.names, key)
+    row_of = _rows_by_name(table, column, texts, partners, source.names, watcher, ("row", "rows"))
     rows = _without(table, column)
     joined = _beside_rows(source, row_of, rows, column, field)
     joined.remarks = [*joined.remarks, f"rows of the table go to samples by its column {column}"]
@@ -55,8 +55,8 @@ def beside_listed(source: Source, listed: TableSource, key: str, watcher: Watche
     """
     if source.names is None or listed.names is None:
         raise UsageError(f"a {listed.kind} file lists samples by their names, but these have none")
-    found = _names_of(listed.names, source.names)
-    entry_of = _rows_by_name(listed, key, listed.names, found, source.names, watcher, ("entry", "entries"))
+    partners = _names_of(listed.names, source.names)
+    entry_of = _rows_by_name(listed, key, listed.names, partners, source.names, watcher, ("entry", "entries"))
     return _beside_rows(source, entry_of, listed, key)
 
 
@@ -88,10 +88,10 @@ def named_by_table(table: TableSource, names: Sequence[str], key: str | None) ->
     Raises:
         UsageError: as `beside_table`; or two rows have one name.
     """
-    column, texts, found = _find_names(table, names, key)
+    column, texts, partners = _find_names(table, names, key)
     row_of: dict[str, int] = {}
     for row, text in enumerate(texts):
-        name = found[row] or text
+        name = partners[row] or text
         if (first := row_of.setdefault(name, row)) != row:
             raise UsageError(f"rows {first:,} and {row:,} of the table both are {name!r} in the column {column}")
     return _without(table, column).named(list(row_of))
@@ -110,8 +110,8 @@ def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> tu
     if len(table.fields) < 2:
         raise UsageError(f"the table has one column, {table.fields[0].name}, but names and a field are expected")
     columns = _complete(table, known) if key is None else texts_of(table, [key])
-    found = {column: _names_of(texts, names) for column, texts in columns.items()}
-    hits = {column: sum(name is not None for name in of_rows) for column, of_rows in found.items()}
+    partners = {column: _names_of(texts, names) for column, texts in columns.items()}
+    hits = {column: sum(name is not None for name in of_rows) for column, of_rows in partners.items()}
     column = key or max(hits, key=lambda column: hits[column], default="")
     if not hits.get(column):
         short = {name.rpartition("/")[2].lstrip("0") for name in names}
@@ -122,14 +122,14 @@ def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> tu
         )
     if others := [other for other in hits if other != column and 2 * hits[other] > hits[column]]:
         raise UsageError(f"columns {column} and {others[0]} both have names of samples; say which by --key {column}")
-    return column, columns[column], found[column]
+    return column, columns[column], partners[column]
 
 
 def _rows_by_name(
     table: TableSource,
     column: str,
     texts: Sequence[str],
-    found: Sequence[str | None],
+    partners: Sequence[str | None],
     names: Sequence[str],
     watcher: Watcher,
     words: tuple[str, str],
@@ -137,13 +137,14 @@ def _rows_by_name(
     """Return the row of each sample that has one; `watcher.bad` is called with all rows and samples that are alone.
 
     Args:
+        partners: the sample that each row names; None if it names none.
         words: what messages call a row, and several.
     """
     word, many = words
     advice = "; --files makes rows samples" if word == "row" else ""
     row_of: dict[str, int] = {}
     alone = dict[int, str]()
-    for row, name in enumerate(found):
+    for row, name in enumerate(partners):
         if name is None:
             alone[row] = f"{column} is {texts[row]!r}, which is no sample"
         elif row_of.setdefault(name, row) != row:
@@ -196,8 +197,8 @@ def _names_of(texts: Sequence[str], names: Sequence[str]) -> list[str | None]:
         last[end] = None if end in last else name
     whole: dict[str, str | None] = {name: name for name in names}
     texts = [text.strip() for text in texts]
-    found = [whole.get(text) or whole.get(stem(text)) for text in texts]
-    if any(found):
-        return found
+    partners = [whole.get(text) or whole.get(stem(text)) for text in texts]
+    if any(partners):
+        return partners
     ends = [text.rpartition("/")[2] for text in texts]
     return [last.get(end) or last.get(stem(end)) for end in ends]

@@ -101,11 +101,13 @@ def _features(folder: str, skip: tuple[str, ...]) -> dict[str, _Feature]:
     Raises:
         UsageError: one has values that no field holds, or there is none of a name to skip.
     """
-    held = _info(folder)["features"]
-    if unknown := [name for name in skip if name not in held]:
-        raise UsageError(f"--skip {unknown[0]}: there is no such feature; there are {', '.join(held)}")
+    entries = _info(folder)["features"]
+    if unknown := [name for name in skip if name not in entries]:
+        raise UsageError(f"--skip {unknown[0]}: there is no such feature; there are {', '.join(entries)}")
     features = {
-        name: _Feature(feature["dtype"], tuple(feature["shape"])) for name, feature in held.items() if name not in skip
+        name: _Feature(feature["dtype"], tuple(feature["shape"]))
+        for name, feature in entries.items()
+        if name not in skip
     }
     for name, feature in features.items():
         if feature.dtype not in (*DTYPES, "video", "image"):
@@ -126,8 +128,8 @@ def _episodes(folder: str, info: Mapping[str, Any], cameras: list[str]) -> Itera
             at = {"episode_chunk": number // info["chunks_size"], "episode_index": number}
             videos = {c: info["video_path"].format(video_key=c, **at) for c in cameras}
             begins = {_BEGIN.format(camera): 0.0 for camera in cameras}
-            found = {_STEPS: episode["length"], _FIRST: 0, _DATA: info["data_path"].format(**at)}
-            yield {"episode_index": number, **found, **videos, **begins}
+            rows = {_STEPS: episode["length"], _FIRST: 0, _DATA: info["data_path"].format(**at)}
+            yield {"episode_index": number, **rows, **videos, **begins}
         return
     firsts: dict[str, int] = {}
     for episode in _tables(folder, "meta/episodes"):

@@ -218,7 +218,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         SourceError: what `watcher.bad` raises; no sample is left.
     """
     casts, layouts, counts = options.cast, table.layouts, table.counts()
-    forms = [{laid.name: laid.in_words for laid in layout} for layout in layouts]
+    forms = table.in_words()
     model, apart = misfits(forms, counts)
     alike = {number: count for number, count in counts.items() if number not in apart}
     dtypes = [{laid.name: laid.dtype for laid in layout} for layout in layouts]

@@ -71,15 +71,15 @@ def open_sources(
         paths = paths_by_field(inputs)
         columns = columns_by_field(options if options.columns != () else usual)
         has_others = len(paths) > 1 or as_extra_fields
-        found = {
+        file_sets = {
             name: find_kind(name, path, columns, has_others, watcher, paths.values()) for name, path in paths.items()
         }
-        kinds = {kind for kind, _ in found.values()}
+        kinds = {kind for kind, _ in file_sets.values()}
         if TABLES not in kinds:
             usual = replace(usual, columns=columns_of(usual, {"", *paths}))
         options = _filled(options, usual, kinds)
-        source = _open_found(found, options, _Call(paths, watcher, limits, as_extra_fields))
-        files = [name for name, (kind, _) in found.items() if kind not in (TABLES, _LIST)]
+        source = _open_inputs(file_sets, options, _Call(paths, watcher, limits, as_extra_fields))
+        files = [name for name, (kind, _) in file_sets.items() if kind not in (TABLES, _LIST)]
         return _derived(source, options, [paths[name] for name in files or paths], bool(files))
 
 
@@ -92,18 +92,18 @@ class _Call(NamedTuple):
     as_extra_fields: bool
 
 
-def _open_found(found: Mapping[str, tuple[str, FileSet]], options: SourceOptions, call: _Call) -> Source:
+def _open_inputs(file_sets: Mapping[str, tuple[str, FileSet]], options: SourceOptions, call: _Call) -> Source:
     """Open files of all kinds: those that are samples, with the tables and lists beside them; or tables alone.
 
     Args:
-        found: the kind and the files of each field.
+        file_sets: the kind and the files of each field.
     """
     watcher = call.watcher
-    tables = {name: file_set for name, (kind, file_set) in found.items() if kind == TABLES}
-    lists = {name: _open_list(name, file_set, watcher) for name, (kind, file_set) in found.items() if kind == _LIST}
-    files = {name: kinded for name, kinded in found.items() if name not in {*tables, *lists}}
+    tables = {name: file_set for name, (kind, file_set) in file_sets.items() if kind == TABLES}
+    lists = {name: _open_list(name, file_set, watcher) for name, (kind, file_set) in file_sets.items() if kind == _LIST}
+    files = {name: kinded for name, kinded in file_sets.items() if name not in {*tables, *lists}}
     if not files and lists:
-        if not call.as_extra_fields or len(found) > 1:
+        if not call.as_extra_fields or len(file_sets) > 1:
             raise UsageError(f"{next(iter(lists))}= lists what is in images; name these as well: image=FOLDER")
         return next(iter(lists.values()))
     if not files:
@@ -242,12 +242,12 @@ class _Roles(NamedTuple):
     sides: dict[str, FileSet]
 
 
-def _open_files(found: Mapping[str, tuple[str, FileSet]], options: SourceOptions, call: _Call) -> Source:
+def _open_files(file_sets: Mapping[str, tuple[str, FileSet]], options: SourceOptions, call: _Call) -> Source:
     """Open sources of all kinds but tables: those whose files are the samples, and those that lie beside them."""
     columns = columns_by_field(options)
     paths = call.paths
-    kind, samples, sides = _roles(found, paths, columns, call.as_extra_fields)
-    for name, (side_kind, file_set) in found.items():
+    kind, samples, sides = _roles(file_sets, paths, columns, call.as_extra_fields)
+    for name, (side_kind, file_set) in file_sets.items():
         if side_kind == "text" and len(file_set.files) == 1:
             _check_is_no_list(name, file_set, samples)
     main = replace(options, columns=tuple(f"{n}={c}" if n else c for n, c in columns.items() if n not in sides))
@@ -264,7 +264,7 @@ def _open_files(found: Mapping[str, tuple[str, FileSet]], options: SourceOptions
         )
     open_samples = partial(open_kind_of, all_kinds()[kind], options=main, watcher=call.watcher, limits=call.limits)
     if sides:
-        kinds = {name: "clouds" if name in columns else found[name][0] for name in sides}
+        kinds = {name: "clouds" if name in columns else file_sets[name][0] for name in sides}
         open_side = partial(_open_side, kinds=kinds, options=options, call=call)
         source = open_beside(samples, sides, open_samples, open_side, call.watcher, options.missing)
     else:
@@ -286,25 +286,27 @@ def _check_is_no_list(name: str, text: FileSet, samples: Mapping[str, FileSet]) 
 
 
 def _roles(
-    found: Mapping[str, tuple[str, FileSet]],
+    file_sets: Mapping[str, tuple[str, FileSet]],
     paths: Mapping[str, str],
     columns: Mapping[str, str],
     as_extra_fields: bool,
 ) -> _Roles:
     """Return what is the samples and what lies beside them; raises UsageError if inputs do not go together."""
     known = all_kinds()
-    if unknown := [name for name in columns if name and name not in found]:
+    if unknown := [name for name in columns if name and name not in file_sets]:
         raise UsageError(
             f"--columns {unknown[0]}={columns[unknown[0]]}: no source is named {unknown[0]}=; write "
             f"{unknown[0]}=FOLDER for the one with these columns"
         )
-    sides = {name: file_set for name, (kind, file_set) in found.items() if kind == "text" or (name and name in columns)}
-    if len(sides) == len(found):  # then the first points are the samples
+    sides = {
+        name: file_set for name, (kind, file_set) in file_sets.items() if kind == "text" or (name and name in columns)
+    }
+    if len(sides) == len(file_sets):  # then the first points are the samples
         sides.pop(next((name for name in sides if name in columns), next(iter(sides)) if as_extra_fields else ""), None)
-    samples = {name: file_set for name, (_, file_set) in found.items() if name not in sides}
+    samples = {name: file_set for name, (_, file_set) in file_sets.items() if name not in sides}
     if not samples:
         raise UsageError(f"{next(iter(sides))}= is text, which lies beside images or clouds; name these as well")
-    kinds = {name: found[name][0] for name in samples}
+    kinds = {name: file_sets[name][0] for name in samples}
     kind = "images" if "images" in kinds.values() else next(iter(kinds.values()))
     if not known[kind].units and not as_extra_fields:
         raise UsageError(f"{next(iter(kinds))}= is {kind}, which lies beside images; name these as well: image=FOLDER")

@@ -7,7 +7,7 @@
         layouts, layout_of             what many headers have in common, there once; and the number of each one's
         numbers["image[0]"]            720 1080 720               a number of each sample, such as the length of an axis
 
-A table is a file of its own: `Source.encoded` writes it as it is. A million files take some bytes each.
+A million files take some bytes each, in memory and in the plan that parts share (encoding.py).
 """
 
 from __future__ import annotations
@@ -238,6 +238,10 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
     def layout(self, number: int) -> Layout:
         """Return the fields of a sample; arguments as for `row`."""
         return self.layouts[0 if self.layout_of is None else int(self.layout_of[number])]
+
+    def in_words(self) -> list[dict[str, str]]:
+        """Return of each layout its fields in words, which all samples must share."""
+        return [{laid.name: laid.in_words for laid in layout} for layout in self.layouts]
 
     def counts(self) -> dict[int, int]:
         """Return how many samples, or files of samples, have each layout, by its number, in the order of the first."""

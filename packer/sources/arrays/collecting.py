@@ -216,7 +216,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     HDF5 may list fields in the order in which they were made.
     """
     unit = choice_of(options).unit
-    most, apart = misfits([{laid.name: laid.in_words for laid in layout} for layout in table.layouts], table.counts())
+    most, apart = misfits(table.in_words(), table.counts())
     order, layout_of = [laid.name for laid in table.layouts[most]], table.numbers_of_layouts()
     model = in_words(table, int(np.argmax(layout_of == most)), unit)
     is_apart = np.isin(layout_of, list(apart))

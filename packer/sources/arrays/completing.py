@@ -100,9 +100,9 @@ def _side_by_side(table: SampleTable, rows: Sequence[Sequence[int]]) -> SampleTa
         for group in [[file] for file in files.files] if name == APART else [files.files]:
             every[f"/{group[0]}" if name == APART else name] = Files(files.folder, group)
     inputs, layout = dict[str, Files](), list[LaidField]()
-    held = {laid.detail.file for laid in table.layouts[0]}
+    packed = {laid.detail.file for laid in table.layouts[0]}
     for (name, files), counts in zip(every.items(), rows, strict=True):
-        own = held.intersection(join(files.folder, file) for file in files.files)
+        own = packed.intersection(join(files.folder, file) for file in files.files)
         of_input = [laid for laid in table.layouts[0] if len(every) == 1 or laid.detail.file in own]
         if of_input:
             inputs[name] = msgspec.structs.replace(files, ends=np.cumsum(counts, dtype=np.int64))

@@ -93,8 +93,8 @@ def _names_of(dataset: h5py.Dataset, source: Any) -> list[tuple[str, str]]:
     numbered = [tuple(name.replace("%b", str(n)).replace("%%", "%") for name in names) for n in range(blocks)]
     pattern = re.compile(r"(\d+)".join(map(re.escape, Path(names[0]).name.split("%b"))))
     for place in _places_of(dataset, names[0]) if "%b" in names[0] else ():
-        found = [pattern.fullmatch(other.name) for other in place.parent.glob("*")] if place.parent.is_dir() else []
-        if any(match and int(match[1]) > blocks for match in found):
+        matches = [pattern.fullmatch(other.name) for other in place.parent.glob("*")] if place.parent.is_dir() else []
+        if any(match and int(match[1]) > blocks for match in matches):
             lacking = names[0].replace("%b", str(blocks))
             raise SourceError(
                 f"virtual dataset {dataset.name}: its source file {lacking} does not exist, and later ones do; "

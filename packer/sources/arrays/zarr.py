@@ -60,8 +60,10 @@ class ZarrTree(Tree):
         homes = {home for home, _, name in (n.rpartition("/") for n in self._names_in_zip) if name in ZARR_FILES}
         tops = [home for home in homes if not any(home.startswith(other and f"{other}/") for other in homes - {home})]
         if len(tops) != 1:
-            found = f"holds {len(tops):,} zarr, {first_few(sorted(tops))}; zip each alone" if tops else "holds no zarr"
-            raise SourceError(found, self.path)
+            content = (
+                f"holds {len(tops):,} zarr, {first_few(sorted(tops))}; zip each alone" if tops else "holds no zarr"
+            )
+            raise SourceError(content, self.path)
         return tops[0]
 
     @cached_property

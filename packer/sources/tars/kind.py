@@ -60,17 +60,17 @@ def _samples(entries: Sequence[Entry], path: str, skip: Sequence[str]) -> dict[s
         if name.startswith("."):  # such as ._a.jpg, which macOS adds
             continue
         key, _, suffix = name.partition(".")
-        key, found = folder + slash + key, Member(suffix.lower(), entry.at, entry.size)
-        if found.suffix in skip or found.last in skip:
+        key, member = folder + slash + key, Member(suffix.lower(), entry.at, entry.size)
+        if member.suffix in skip or member.last in skip:
             continue
         if not entry.is_plain:
             raise SourceError(f"holds {entry.name}, which is no plain file; {ADVICE} without it", path)
-        if found.last not in READERS:
-            what = f"--skip {found.suffix} leaves out such members" if suffix else f"{ADVICE} without it"
+        if member.last not in READERS:
+            what = f"--skip {member.suffix} leaves out such members" if suffix else f"{ADVICE} without it"
             raise SourceError(f"holds {entry.name}, which is not a kind that is understood; {what}", path)
         if key in samples and key != last:
             raise SourceError(f"the members of {key} do not lie side by side; sort them, and {ADVICE}", path)
-        samples.setdefault(key, []).append(found)
+        samples.setdefault(key, []).append(member)
         last = key
     return samples
 
