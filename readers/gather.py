@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.format import DTYPES, Numbers
+from packer.format import DTYPES, Numbers, join
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
@@ -41,6 +41,8 @@ TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in D
 UNITS = torch.uint8, torch.int16, torch.int32, torch.int64
 #: Torch copies fewer elements than this by one thread.
 GRAIN = 32767
+#: One thread copies records from this many bytes on one by one: blocks of fewer than `GRAIN` elements hold few of them.
+LONG_BYTES = 2**15
 #: The device itself, not its name, which torch would have to look up.
 CPU = torch.device("cpu")
 #: Smaller memory for decoded batches comes from the system's allocator, which reuses it by itself.
@@ -151,7 +153,8 @@ class Records:
     """
 
     def __init__(self, memory: torch.Tensor, length: int, shift: int) -> None:
-        self._length, self._shift, self._unit, self._count = length, shift, UNITS[shift], length >> shift
+        self._memory, self._length, self._shift = memory, length, shift
+        self._unit, self._count = UNITS[shift], length >> shift
         elements = memory[: len(memory) >> shift << shift].view(self._unit)
         starts = max(len(elements) - self._count + 1, 0)
         self._rows = elements.as_strided((starts, self._count), (1, 1))
@@ -180,6 +183,9 @@ class Records:
         elif self._items is not None and allocate is None:
             records = self._items.take(elements) if self._count == 1 else self._items[elements]
             out = torch.from_numpy(records.view(np.uint8))
+        elif self._length >= LONG_BYTES:
+            out = (allocate or fresh)(nbytes)
+            join(self._memory.numpy(), addresses, np.full(len(addresses), self._length), out.numpy())
         else:
             out = (allocate or fresh)(nbytes)
             target = out.view(self._unit).view(len(elements), self._count)

@@ -19,7 +19,7 @@ Importing this package loads numpy, msgspec and the codecs, and none of torch, c
 """
 
 from packer.format import manifest
-from packer.format.arrays import Numbers, distinct, items_of, starts_of, take_rows
+from packer.format.arrays import Numbers, distinct, items_of, join, starts_of, take_rows
 from packer.format.btree import HEAD_BYTES, BTree, Value
 from packer.format.column import Column
 from packer.format.column_index import ColumnIndex, shard_totals
@@ -130,6 +130,7 @@ __all__ = [
     "held_lock",
     "index_arrays",
     "items_of",
+    "join",
     "list_folder",
     "make_folder",
     "manifest",

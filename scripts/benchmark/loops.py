@@ -7,10 +7,12 @@ would be counted against it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
@@ -63,6 +65,42 @@ def limits(fields: Sequence[Values], batch_size: int) -> tuple[Side, Side]:
 
     selecting = in_ram("index_select", samples, batch_size, selected, expected)
     return selecting, epochs("np.take", taken, samples, expected)
+
+
+def as_tensors(
+    samples: int, batch_size: int, take: Callable[..., list[Values]], buffers: Sequence[Values], expected: int
+) -> tuple[Side, Side]:
+    """Read in RAM, and make a tensor of each array: in new memory, and in two buffers in turn.
+
+    Args:
+        take: returns the arrays of some samples, which it puts into the buffers that it is given, or into new memory
+            where it is given None.
+        buffers: for the largest batch, one a field.
+    """
+    others = [np.zeros_like(buffer) for buffer in buffers]
+
+    def side(name: str, *turns: Sequence[Values | None]) -> Side:
+        def batches() -> Iterator[list[torch.Tensor]]:
+            order = torch.randperm(samples).numpy()
+            for start, outs in zip(range(0, samples, batch_size), itertools.cycle(turns), strict=False):
+                yield [torch.from_numpy(values) for values in take(order[start : start + batch_size], outs)]
+
+        return epochs(name, batches, samples, expected)
+
+    return side("new memory", [None] * len(buffers)), side("two buffers", buffers, others)
+
+
+def takes(fields: Sequence[Values], batch_size: int) -> tuple[Side, Side]:
+    """Read in RAM by `np.take`, each sample as one flat record, with a tensor of each array."""
+    flat = [values.reshape(len(values), -1) for values in fields]
+
+    def take(numbers: Values, outs: Sequence[Values | None]) -> list[Values]:
+        # Without "clip" numpy takes into memory of its own first.
+        parts = [None if out is None else out[: len(numbers)] for out in outs]
+        return [values.take(numbers, axis=0, out=out, mode="clip") for values, out in zip(flat, parts, strict=True)]
+
+    buffers = [np.zeros((batch_size, values.shape[1]), values.dtype) for values in flat]
+    return as_tensors(len(flat[0]), batch_size, take, buffers, checksum(fields))
 
 
 def data_loaders(

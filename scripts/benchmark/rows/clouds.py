@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from benchmark.inputs import clouds
-from benchmark.loops import Values, in_ram, loader_side
+from benchmark.loops import Values, as_tensors, in_ram, loader_side
 from benchmark.measuring import Row, Side, checksum
 from benchmark.store import Bench
 from readers import PackedDataset, VoxelSample
@@ -16,22 +19,29 @@ BATCH = 16
 #: Metres; about a point of four is left.
 VOXEL = 200
 LIMIT = "the limit: slices in RAM, joined"
+TENSORS = "the same as tensors with offsets"
 
 
 @Row("clouds, none, batch 16, Loader", LIMIT, at_least=0.65, codec="none")
 @Row("clouds, bitshuffle, batch 16, Loader", LIMIT, at_least=0.35, codec="bitshuffle")
 def against_limit(bench: Bench, codec: str) -> list[Side]:
-    """Compare with slices of two arrays in RAM, joined into one a field."""
+    """Compare with slices of two arrays in RAM, joined into one a field, with a tensor of each."""
     fields = bench.arrays(clouds)
-    xyz, rgb, edges = fields["xyz"], fields["rgb"], fields["offsets"].tolist()
-    expected = checksum([xyz, rgb])
+    arrays, edges = (fields["xyz"], fields["rgb"]), fields["offsets"]
+    places, expected = list(pairwise(edges.tolist())), checksum(arrays)
 
-    def joined(numbers: torch.Tensor) -> list[Values]:
-        places = [(edges[i], edges[i + 1]) for i in numbers.tolist()]
-        return [np.concatenate([values[start:stop] for start, stop in places]) for values in (xyz, rgb)]
+    def joined(numbers: Values, outs: Sequence[Values | None]) -> list[Values]:
+        chosen = [places[i] for i in numbers.tolist()]
+        rows = sum(stop - start for start, stop in chosen)
+        return [
+            np.concatenate([values[start:stop] for start, stop in chosen], out=None if out is None else out[:rows])
+            for values, out in zip(arrays, outs, strict=True)
+        ]
 
     ours = loader_side(PackedDataset(bench.packed(clouds, codec=codec)), BATCH, expected)
-    return [ours, in_ram("slices", len(edges) - 1, BATCH, joined, expected)]
+    most = BATCH * int(np.diff(edges).max())
+    buffers = [np.zeros((most, 3), values.dtype) for values in arrays]
+    return [ours, *as_tensors(len(places), BATCH, joined, buffers, expected)]
 
 
 @Row("one point a voxel of each cloud, batch 16, Loader", "slices in RAM, hashed and sorted", at_least=3)

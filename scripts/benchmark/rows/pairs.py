@@ -11,13 +11,14 @@ from file_datasets import InMemory, lmdb_samples, pair_files
 from inputs.pictures import SCALE
 
 from benchmark.inputs import LARGE, PNG_READ, SMALL, lmdb_pairs, pair_sources, pairs, png_pairs
-from benchmark.loops import Values, data_loader, data_loaders, in_ram, indexing, limits, loader_side
+from benchmark.loops import Values, data_loader, data_loaders, in_ram, indexing, limits, loader_side, takes
 from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of
 from benchmark.store import Bench
 from packer.convert import convert
 from readers import Crop, Loader, Mix, PackedDataset
 
 LIMIT = "the limit: index_select or np.take"
+TAKES = "np.take, a tensor of each array"
 INDEXING = "in-RAM x[idx]"
 NONE = "the same, none"
 PNG = "PNG files, Pillow, DataLoader"
@@ -63,6 +64,13 @@ def _png_sides(bench: Bench, size: int, batch: int) -> list[Side]:
 def against_limit(bench: Bench, size: int, batch: int) -> list[Side]:
     """Gather: in small batches the calls around the copying count, in large ones the copying."""
     return [_loader(bench, size, "none", batch), *limits(_fields(bench, size), batch)]
+
+
+@Row("pairs 16/64, none, batch 128, Loader", TAKES, at_least=0.95, size=SMALL, batch=128)
+@Row("pairs 48/192, none, batch 8, Loader", TAKES, at_least=0.95, size=LARGE, batch=8)
+def against_takes(bench: Bench, size: int, batch: int) -> list[Side]:
+    """Gather as numpy does by one thread, and hand out tensors; into memory that is new, or used again."""
+    return [_loader(bench, size, "none", batch), *takes(_fields(bench, size), batch)]
 
 
 @Row("DataLoader(ds, num_workers=2), pairs 16/64, none, batch 128", "the same over in-RAM tensors", at_least=0.9)
