@@ -27,7 +27,7 @@ FIELDS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "x": ("f4", (33,)),
     "y": ("i8", ()),
     "wide": ("c16", (5,)),
-    "long": ("u1", (20_001,)),
+    "long": ("u1", (40_001,)),
     "none": ("f4", (0, 2)),
 }
 VALUES: dict[str, NDArray[Any]] = {

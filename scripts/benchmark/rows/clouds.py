@@ -19,7 +19,6 @@ BATCH = 16
 #: Metres; about a point of four is left.
 VOXEL = 200
 LIMIT = "the limit: slices in RAM, joined"
-TENSORS = "the same as tensors with offsets"
 
 
 @Row("clouds, none, batch 16, Loader", LIMIT, at_least=0.65, codec="none")
