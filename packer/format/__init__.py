@@ -5,6 +5,7 @@
     constants       constants.npz, arrays that all samples share
     layout          keys and header of a shard, and the sizes that the format is built around
     locator         finds and decodes the samples of a field; column_index checks the index arrays of a column first
+    open_shards     where their chunks and index arrays lie in memory, which it looks up
     column          reads one column of one shard with it
     arrays          ways to look up and copy many things by one call
     frame_cache     decoded frames that several samples share, kept for the next read

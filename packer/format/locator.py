@@ -7,7 +7,6 @@ once. Training reads through `readers`, which use it; `column.py` reads one shar
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,8 @@ from packer.errors import DamagedError
 from packer.format.arrays import Numbers, distinct, finder, items_of, join, starts_of, take_rows
 from packer.format.column_index import ColumnIndex
 from packer.format.frame_cache import FrameCache
-from packer.format.layout import MAX_CHUNK_BYTES, index_arrays
+from packer.format.layout import MAX_CHUNK_BYTES
+from packer.format.open_shards import OpenShards
 from packer.format.schema import MAX_AXIS, Field
 
 
@@ -85,68 +85,6 @@ class Located:
         return spans
 
 
-class OpenShards:
-    """What a locator knows of the shards that are open. It is never changed: threads read it while others open shards.
-
-    Args:
-        indexes: weak references to that of the field's column in each shard, (shards,); None if it was never open.
-        table: `_chunk_table` of all shards, one after another, (5, chunks).
-        counts: chunks of each shard in it, (shards,).
-        frames: of each shard, (shards,); an attribute, too.
-        arrays: where each index array of each shard starts in memory, (shards,), by name.
-
-    Attributes:
-        are_all: whether all shards were opened.
-        zero_at: address of sample 0 of all, as seen from each chunk, (chunks,), if samples lie there one after another.
-        span_at: address of byte 0 of the column's stored bytes, as seen from each chunk, (chunks,).
-        low: address of the first byte of each chunk, (chunks,).
-        high: address after its last byte, (chunks,).
-        odd: a number that is a multiple of 2**k only if the addresses of all chunks are.
-        find_chunk: gives the chunk of each sample (n,). The last one takes every number after it, too.
-    """
-
-    def __init__(
-        self,
-        indexes: list[weakref.ref[ColumnIndex] | None],
-        table: Numbers,
-        counts: Numbers,
-        frames: Numbers,
-        arrays: dict[str, Numbers],
-    ) -> None:
-        self.indexes = indexes
-        self.are_all = None not in indexes
-        self.zero_at, self.span_at, self.low, self.high, ends = table
-        self.odd = int(np.bitwise_or.reduce(self.low, initial=0))
-        self.find_chunk = finder(ends[:-1])
-        self.frames = frames
-        self.arrays = arrays
-        self._table = table
-        self._counts = counts
-
-    def adding(
-        self, shards: Sequence[int], indexes: Sequence[ColumnIndex], tables: Sequence[Numbers], base: int
-    ) -> OpenShards:
-        """Return a copy that knows of more shards, or of shards opened again.
-
-        Args:
-            shards: numbers of these, which ascend.
-            tables: `_chunk_table` of each.
-            base: position of the memory.
-        """
-        references, counts, frames = list(self.indexes), self._counts.copy(), self.frames.copy()
-        edges = starts_of(counts).tolist()
-        arrays = {name: array.copy() for name, array in self.arrays.items()}
-        parts, first_chunk = [], 0
-        for shard, index, table in zip(shards, indexes, tables, strict=True):
-            parts += [self._table[:, first_chunk : edges[shard]], table]
-            first_chunk = edges[shard + 1]
-            references[shard], counts[shard], frames[shard] = weakref.ref(index), table.shape[1], index.frames
-            for name, array in arrays.items():
-                array[shard] = _position(index.arrays[name]) - base
-        table = np.concatenate([*parts, self._table[:, first_chunk:]], axis=1)
-        return OpenShards(references, table, counts, frames, arrays)
-
-
 class Locator:
     """Finds and decodes the samples of one field in some shards. It holds a few numbers a chunk and a shard.
 
@@ -185,12 +123,7 @@ class Locator:
         self._shape = np.array([n or 0 for n in field.shape], np.int64)
         self._together = field.frame.samples or 1
         self._records: dict[int, NDArray[Any]] = {}
-        count = len(samples)
-        closed = _no_chunks(self.first[1:] if count else self.first)
-        arrays = {name: np.zeros(count, np.int64) for name in index_arrays(field)}
-        self._open_shards = OpenShards(
-            [None] * count, closed, np.ones(count, np.int64), np.zeros(count, np.int64), arrays
-        )
+        self._open_shards = OpenShards.none_open(field, self.first, memory)
 
     def open(self, numbers: Numbers | None = None) -> OpenShards:
         """Return what is known of the shards, once those of the samples (n,) are open; of all samples by default.
@@ -212,18 +145,12 @@ class Locator:
             shards: numbers of these, which ascend.
             opened: what `opening` returns of each.
         """
-        indexes, starts = zip(*opened, strict=True)
-        tables = [
-            _chunk_table(int(self.first[shard]), start, index)
-            for shard, index, start in zip(shards, indexes, starts, strict=True)
-        ]
         with self._lock:
-            self._open_shards = self._open_shards.adding(shards, indexes, tables, _position(self._bytes))
+            self._open_shards = self._open_shards.adding(shards, opened)
 
     def indexes(self, numbers: Numbers | None = None) -> list[ColumnIndex]:
         """Return the indexes of the shards of samples (n,), in order; of all by default; raises errors as `open`."""
-        self.open(numbers)
-        return list(map(self._index, self._shards(numbers)))
+        return list(map(self.open(numbers).index_of, self._shards(numbers)))
 
     @property
     def odd(self) -> int:
@@ -232,13 +159,7 @@ class Locator:
 
     def path_of(self, shard: int) -> str:
         """Return the file of an open shard."""
-        return self._index(shard).path
-
-    def _index(self, shard: int) -> ColumnIndex:
-        reference = self._open_shards.indexes[shard]
-        index = None if reference is None else reference()
-        assert index is not None, "what is located lies in open shards"
-        return index
+        return self._open_shards.index_of(shard).path
 
     def _shards(self, numbers: Numbers | None) -> Sequence[int]:
         """Return the shards of samples (n,), in order; all shards if that is None."""
@@ -384,7 +305,7 @@ class Locator:
             self.codec.decode_frames(self._bytes.data, Frames(frames.spans, frames.decoded, places, shapes), out)
         except FrameError as error:
             bad = frames[error.number : error.number + 1]
-            index = self._index(int(bad.shard[0]))
+            index = self._open_shards.index_of(int(bad.shard[0]))
             first, stop = index.samples_of(bad.frame)[0].tolist()
             raise DamagedError(
                 f"{index.path}: field {self.field.name!r}, {_samples_text(first, stop)} of the shard: {error}; "
@@ -513,33 +434,6 @@ class Locator:
             self._records[count] = items_of(self._bytes, 8 * count)  # a small array lies at any byte
         words: NDArray[Any] = self._records[count][self._open_shards.arrays[array][shard] + 8 * first]
         return words.view("<i8").reshape(-1, count)
-
-
-def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:
-    """Return `zero_at`, `span_at`, `low` and `high` of each chunk of a shard, and the sample after it; (5, chunks)."""
-    table = index.arrays["chunks"].astype(np.int64)
-    if not len(table):
-        return _no_chunks(np.array([first + index.samples]))
-    before = np.concatenate([[0], table[:-1, 2]])
-    low = start + index.chunk_at
-    span_at = low - before
-    ends = first + index.samples_of(table[:, 1] - 1)[:, 1]
-    return np.stack([span_at - first * index.field.fixed_bytes, span_at, low, span_at + table[:, 2], ends])
-
-
-def _no_chunks(ends: Numbers) -> Numbers:
-    """Return the table of shards (n,) that are not open, or have no bytes: one chunk each, where nothing lies, (5, n).
-
-    Args:
-        ends: the sample after the last one of each.
-    """
-    table = np.zeros((5, len(ends)), np.int64)
-    table[3], table[4] = -1, ends
-    return table
-
-
-def _position(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def _samples_text(first: int, stop: int) -> str:
