@@ -180,7 +180,7 @@ def _markers(file: memoryview | bytes) -> Iterator[tuple[int, int, int, int]]:
             return
 
 
-def bytes_after(file: bytes) -> int:
+def bytes_after_jpeg(file: bytes) -> int:
     """Return how many bytes follow the image of a JPEG file; 0 if it has no end."""
     return next((len(file) - start for code, _, start, _ in _markers(file) if code == _END), 0)
 

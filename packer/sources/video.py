@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import LARGE_BYTES, LargeArray
+from packer.sources.ends import bytes_after
 from packer.sources.files import FileSet, open_raw, unreadable
 from packer.sources.kinds import Kind, pair_by_name
-from packer.sources.looking import Header
+from packer.sources.looking import AFTER, Header
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.watcher import Watcher
@@ -86,6 +87,9 @@ def look(row: Row, options: SourceOptions) -> Header:
         height, width = sides_of(options, *turned_sides(first))
         numbers |= {f"{field}.frames": frames, f"{field}.height": height, f"{field}.width": width}
         steps, prefix = f"{field}.frames", f"{field}." if len(row.paths) > 1 else ""
+        with open_raw(path) as file:
+            extra = bytes_after(file)
+        numbers |= {AFTER.format(field): extra} if extra else {}
         shape = (steps, f"{field}.height", f"{field}.width", 3)
         layout += [
             LaidField(field, "uint8", shape, "frames in colour", notes=notes),
@@ -125,10 +129,12 @@ def _demux(container: InputContainer, stream: VideoStream, path: str, first: lis
     for packet in container.demux():
         if packet.pts is not None and packet.time_base:
             end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-        if packet.stream != stream or not packet.size:
+        if packet.stream != stream:
             continue
-        if first is not None and not first:
+        if first is not None and not first:  # few frames come out when the decoder is flushed, by the empty last packet
             first += cast("list[VideoFrame]", packet.decode())[:1]
+        if not packet.size:
+            continue
         if packet.is_discard or _is_hidden(packet):
             continue
         if packet.pts is None:

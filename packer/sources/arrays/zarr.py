@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreeFiles, Unwritten, check_size, never, spans_of
 from packer.sources.base import faults_of
-from packer.sources.files import ZARR_FILES, is_zarr, unreadable
+from packer.sources.ends import bytes_after
+from packer.sources.files import ZARR_FILES, is_zarr, open_raw, unreadable
 
 #: How numcodecs says that it lacks a codec, its prefix in metadata of version 3, and those that an extra of it brings.
 #: What numcodecs and zarr say of a codec that is not there, in words of several versions.
@@ -70,6 +71,12 @@ class ZarrTree(Tree):
     def _names_in_zip(self) -> list[str]:
         with zipfile.ZipFile(self.path) as file:
             return file.namelist()
+
+    def bytes_after(self) -> int:
+        if self._store is None:
+            return 0
+        with open_raw(self.path) as file:
+            return bytes_after(file)
 
     def close(self) -> None:
         if self._store is not None:

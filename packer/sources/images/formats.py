@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from packer.codecs import EncodedImage, bytes_after
+from packer.codecs import EncodedImage, bytes_after_jpeg
 from packer.errors import SourceError
 from packer.sources.base import faults_of
-from packer.sources.files import IMAGES, READ_ONLY, read_file, refuse_pointer, suffix_of, unreadable
+from packer.sources.ends import bytes_after
+from packer.sources.files import IMAGES, READ_ONLY, open_raw, read_file, refuse_pointer, suffix_of, unreadable
 from packer.sources.images import pillow, png, tiff
 from packer.sources.images.pixels import (
     CHANNELS,
@@ -91,9 +92,14 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | Non
         if kind != "PNG":
             data = head if len(head) == nbytes else b"" if place is None else read_bytes(path, place)[0]
             found = pillow.header_of(io.BytesIO(data) if data else path, kind, options)
-            if found is not None:
+            end = 0
+            if found is None:
+                header_of_tiff = tiff.look(io.BytesIO(data) if data else path, options.palette == "index")
+                found, end = _tiff_header(header_of_tiff, options), header_of_tiff.end
+            if place is not None or found.is_whole:
                 return found
-            return _tiff_header(tiff.look(io.BytesIO(data) if data else path, options.palette == "index"), options)
+            with io.BytesIO(data) if data else open_raw(path) as file:
+                return found._replace(after=bytes_after(file, end))
         while (header := png.read_header(head, nbytes)) is None:
             head, nbytes = read_bytes(path, place, 2 * len(head))
         return _png_header(header, options)
@@ -115,7 +121,7 @@ def _jpeg_header(
     if place is not None:
         return header
     end = head[-2:] if len(head) == nbytes else read_bytes(path, ByteRange(path, nbytes - 2, 2))[0]
-    return header if end == _JPEG_END else header._replace(after=bytes_after(read_bytes(path)[0]))
+    return header if end == _JPEG_END else header._replace(after=bytes_after_jpeg(read_bytes(path)[0]))
 
 
 def read_image(path: str, options: ImageOptions, place: ByteRange | bytes | None = None) -> NDArray[Any]:

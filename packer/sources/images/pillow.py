@@ -13,6 +13,7 @@ import functools
 import io
 import logging
 import mmap
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -117,7 +118,16 @@ def header_of(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Image
         notes = [*_changes(image, with_alpha=decoding.mode == "RGBA")]
         channels = CHANNELS[options.mode] if options.mode else decoding.channels
         header = oriented_header(image.height, image.width, channels, decoding.dtype, notes, _turn_of(image), options)
-        return header._replace(has_palette=image.mode == "P")
+        return header._replace(has_palette=image.mode == "P", is_whole=_ends_with_pixels(image))
+
+
+def _ends_with_pixels(image: Image.Image) -> bool:
+    """Return whether the last bytes of a file are pixels, as of most TIFF."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):
+        return False
+    tags, file = image.tag_v2, image.fp
+    offsets, sizes = (_STRIPS, _STRIP_BYTES) if _STRIPS in tags else (_TILES, _TILE_BYTES)
+    return bool(file and offsets in tags and tags[offsets][-1] + tags[sizes][-1] == file.seek(0, os.SEEK_END))
 
 
 def jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:

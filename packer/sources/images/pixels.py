@@ -106,6 +106,7 @@ class ImageHeader(NamedTuple):
         stack: the lengths of these axes.
         unwritten: how many pieces of the file were never written.
         after: how many bytes follow the image; 0 if it is not known.
+        is_whole: whether it is known that none do.
     """
 
     height: int
@@ -118,6 +119,7 @@ class ImageHeader(NamedTuple):
     stack: tuple[int, ...] = ()
     unwritten: int = 0
     after: int = 0
+    is_whole: bool = False
 
     @property
     def in_words(self) -> str:

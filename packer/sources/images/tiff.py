@@ -52,6 +52,7 @@ class TiffHeader(NamedTuple):
         turn: the orientation tag.
         profile: the colour profile (ICC); empty if there is none.
         unwritten: tiles, strips and pages that the file lacks.
+        end: the byte after its values, if these lie in one piece; else 0.
     """
 
     axes: str
@@ -66,6 +67,7 @@ class TiffHeader(NamedTuple):
     profile: bytes
     unwritten: int
     notes: tuple[str, ...]
+    end: int
 
 
 def look(file: str | io.BytesIO, as_index: bool) -> TiffHeader:
@@ -156,6 +158,7 @@ def _header(tiff: Any, as_index: bool) -> TiffHeader:
         page.iccprofile or b"",
         _count_unwritten(first.pages, tiff.filehandle.size),
         tuple(note for note, holds in notes.items() if holds),
+        0 if first.dataoffset is None else int(first.dataoffset + first.nbytes),
     )
 
 

@@ -36,6 +36,8 @@ _VERSION, _VERSIONS = slice(24, 26), [(1, minor) for minor in range(5)]
 _RECORD_COUNT, _RECORD_BYTES = slice(100, 104), 54
 #: Where the record of LASzip has the points of a chunk, and what it is if they differ.
 _CHUNK_POINTS, _OF_ANY_SIZE = slice(12, 16), 2**32 - 1
+#: Most bytes of the table of chunks, beside those of each chunk: one is compressed to about 3.
+_TABLE_BYTES, _CHUNK_BYTES = 16, 8
 #: What stands for the place of the table of chunks if it follows at the end of the file.
 _AT_END = 2**64 - 1
 #: The error of a decoder in Rust that met what it did not expect; no Exception.
@@ -73,11 +75,16 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
 
 
 def _bytes_after(header: Any, path: str) -> int:
-    """Return how many bytes follow the last point; 0 if these are not alone at the end, or compressed."""
-    if header.are_points_compressed or header.number_of_evlrs or header.global_encoding.waveform_data_packets_internal:
+    """Return how many bytes follow the last point, or the table of chunks; 0 if these are not alone at the end."""
+    if header.number_of_evlrs or header.global_encoding.waveform_data_packets_internal:
         return 0
-    end = header.offset_to_point_data + header.point_count * header.point_format.size
-    return max(0, Path(path).stat().st_size - int(end))
+    end, size = header.offset_to_point_data + header.point_count * header.point_format.size, Path(path).stat().st_size
+    if header.are_points_compressed:
+        with open_raw(path) as file:
+            table = _number_at(file, header.offset_to_point_data)
+            # The table is compressed, and does not say how long it is: less than this.
+            end = table + _TABLE_BYTES + _CHUNK_BYTES * (_number_at(file, table) >> 32)
+    return max(0, size - int(end))
 
 
 def _columns(points: Any) -> list[tuple[Property, NDArray[Any]]]:

@@ -1,49 +1,126 @@
-"""What files hold behind their end, of every kind whose format knows where that is."""
+"""What files hold behind their end, of every kind of files that there is."""
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import h5py
+import laspy
+import nibabel
+import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import csv, feather, parquet
 
 from packer.errors import SourceError
-from packer.sources import SourceOptions, open_sources
+from packer.sources import SourceOptions, all_kinds, open_sources
 from packer.sources.looking import AFTER_END
-from tests.helpers.kinds import KINDS
+from tests.helpers.picture_files import picture
+from tests.helpers.video_files import video
+from tests.helpers.zarr_files import write_zarr
 
-MORE = b"\0" * 24 + b"something"
+MORE = b"something" * 20
+_TABLE = pa.table({"x": [1.5, 2.5, 3.5]})
+_POINTS = np.arange(6, dtype="<f4").tobytes()
+_PCD = b"VERSION .7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nWIDTH 2\nPOINTS 2\nDATA binary\n"
+_PLY = b"ply\nformat binary_little_endian 1.0\nelement vertex 2\n" + b"".join(
+    b"property float %c\n" % name for name in b"xyz"
+)
 
 
-def photographs(folder: Path, number: int) -> list[str]:
-    for n in range(3):
-        Image.new("RGB", (8, 6), (n, 9, 30)).save(folder / f"{n}.jpg")
-    return [str(folder)]
+def hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(5.0)
 
 
-@pytest.mark.parametrize("name", ["rows", "groups", "PLY", "clouds of PCL", "LAS and LAZ", "tars", "photographs"])
-def test_bytes_after_the_end_of_files_are_one_remark(tmp_path: Path, name: str) -> None:
-    """It names the files and counts the bytes; samples are the same."""
-    write: Callable[[Path, int], list[str]] = photographs if name == "photographs" else KINDS[name].write
-    source, first = write(tmp_path, 3), min(path for path in tmp_path.rglob("*") if path.suffix not in ("", ".laz"))
-    options = SourceOptions(samples="groups") if name == "groups" else None
-    before = open_sources(source, options)
-    with first.open("ab") as file:
+def image(path: Path) -> None:
+    Image.fromarray(picture(8, 8)).save(path)
+
+
+def las(path: Path) -> None:
+    scan: Any = laspy.create(point_format=2, file_version="1.2")
+    scan.xyz = np.arange(15.0).reshape(5, 3)
+    scan.write(path)
+
+
+def jsonl(path: Path) -> None:
+    path.write_text('{"x": 1}\n{"x": 2}\n')
+
+
+def tar(path: Path) -> None:
+    with tarfile.open(path, "w") as file:
+        member = tarfile.TarInfo("a.npy")
+        np.save(buffer := io.BytesIO(), np.arange(3))
+        member.size = buffer.tell()
+        buffer.seek(0)
+        file.addfile(member, buffer)
+
+
+def flow(path: Path) -> None:
+    path.write_bytes(b"PIEH" + np.array([2, 3], "<i4").tobytes() + np.arange(12, dtype="<f4").tobytes())
+
+
+def pfm(path: Path) -> None:
+    path.write_bytes(b"PF\n2 3\n-1.0\n" + np.arange(18, dtype="<f4").tobytes())
+
+
+#: Writes a file, by the end of its name.
+WRITE: dict[str, Callable[[Path], Any]] = {
+    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".h5ad", ".he5", ".mat", ".nc", ".nc4", ".nxs"), hdf5),
+    ".zarr.zip": lambda path: write_zarr(path, {"x": np.arange(5.0)}, 3),
+    ".npy": lambda path: np.save(path, np.arange(5.0)),
+    ".npz": lambda path: np.savez(path, x=np.arange(5.0)),
+    **dict.fromkeys(all_kinds()["images"].suffixes, image),
+    ".ply": lambda path: path.write_bytes(_PLY + b"end_header\n" + _POINTS),
+    ".pcd": lambda path: path.write_bytes(_PCD + _POINTS),
+    ".las": las,
+    ".laz": las,
+    ".nii": lambda path: nibabel.save(nibabel.Nifti1Image(np.zeros((4, 5, 6), "i2"), np.eye(4)), path),
+    ".nii.gz": lambda path: nibabel.save(nibabel.Nifti1Image(np.zeros((4, 5, 6), "i2"), np.eye(4)), path),
+    ".flo": flow,
+    ".pfm": pfm,
+    ".csv": lambda path: csv.write_csv(_TABLE, path),
+    ".tsv": lambda path: csv.write_csv(_TABLE, path),
+    ".jsonl": jsonl,
+    ".ndjson": jsonl,
+    ".parquet": lambda path: parquet.write_table(_TABLE, path),
+    ".arrow": lambda path: feather.write_feather(_TABLE, path),
+    ".feather": lambda path: feather.write_feather(_TABLE, path),
+    ".tar": tar,
+    **dict.fromkeys((".mp4", ".mkv", ".avi", ".mov"), lambda path: video(path, frames=2)),
+    ".webm": lambda path: video(path, frames=2, codec="libvpx"),
+}
+
+
+#: All bytes of these are text: what follows is lines of it.
+TEXT = (".csv", ".tsv")
+#: Those that must end where their format says: what follows may be values that were not meant to be cut off.
+REFUSED = (".npy", ".npz", ".png", ".nii.gz", ".flo", ".pfm", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
+
+
+@pytest.mark.parametrize("suffix", [suffix for kind in all_kinds().values() for suffix in kind.suffixes])
+def test_bytes_after_the_end(suffix: str, folder: Path) -> None:
+    """They are refused, or packed with one remark that names the file and counts them; files without are neither."""
+    if suffix in (".zarr", *TEXT):  # a folder, which has no end
+        return
+    path = folder / f"a{suffix}"
+    WRITE[suffix](path)
+    options = SourceOptions(samples="files" if suffix == ".npy" else None)
+    before = open_sources([str(path)], options)
+    assert not any(AFTER_END in remark for remark in before.remarks)
+    with path.open("ab") as file:
         file.write(MORE)
-    after = open_sources(source, options)
+    if suffix in REFUSED:
+        with pytest.raises(SourceError, match=path.name):
+            list(open_sources([str(path)], options).read())
+        return
+    after = open_sources([str(path)], options)
     (remark,) = set(after.remarks) - set(before.remarks)
-    padding = 4096 if name == "tars" else 0  # of the blocks of a tar, which are nothing unless something follows
-    assert remark == f"{AFTER_END}: {first.name} ({len(MORE) + padding:,} bytes)"
+    count = {".tar": len(MORE) + 8192, ".laz": len(MORE) - 11}.get(suffix, len(MORE))
+    assert remark == f"{AFTER_END}: a{suffix} ({count:,} bytes)"
     assert (after.names, len(after)) == (before.names, len(before))
-
-
-@pytest.mark.parametrize("name", ["npy files", "npy episodes", "pictures", "optical flow", "rows of Parquet"])
-def test_files_that_must_end_where_their_format_says(tmp_path: Path, name: str) -> None:
-    """They are refused: what follows may be values that were not meant to be cut off."""
-    source, first = KINDS[name].write(tmp_path, 3), min(path for path in tmp_path.rglob("*") if path.is_file())
-    with first.open("ab") as file:
-        file.write(MORE)
-    with pytest.raises(SourceError, match=first.name):
-        for _ in open_sources(source).read():
-            pass
