@@ -109,6 +109,26 @@ def test_images_are_looked_at_once_while_they_are_open(tmp_path: Path, monkeypat
     assert not [path for path in looked_at if path.endswith(("0.png", "1.png"))]
 
 
+def test_a_picture_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another file takes the name of a picture while it is read, the planned one is packed as a whole."""
+    picture, other, real = tmp_path / "in" / "0.png", tmp_path / "other.png", os.open
+    picture.parent.mkdir()
+    for path, value in ((picture, 1), (other, 2)):
+        Image.fromarray(np.full((4, 4), value, np.uint8)).save(path)
+
+    def open_and_replace(path: Any, *more: Any, **others: Any) -> int:
+        descriptor = real(path, *more, **others)
+        if str(path) == str(picture):
+            other.replace(picture)
+        return descriptor
+
+    watcher = Watcher(step=lambda name, *_: monkeypatch.setattr(os, "open", open_and_replace) if name == PACKING else 0)
+    convert(str(picture.parent), tmp_path / "out", workers=0, watcher=watcher)
+    monkeypatch.undo()
+    assert not other.exists()
+    assert (PackedDataset(tmp_path / "out")[0]["image"] == 1).all()
+
+
 def test_a_manifest_keeps_no_secret_of_a_url() -> None:
     """Words are kept as they were given; of URLs neither the user nor what follows the path."""
     words = ["x=https://me:key@host/a.npy?signature=1", "y=in/b.npy", "z=s3://bucket/c@1.npy"]
