@@ -82,9 +82,9 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | Non
         SourceError: the file has another format than its name says, is damaged, too large or cannot be kept without
             loss.
     """
-    is_jpeg = place is None and IMAGES[suffix_of(path)] == "JPEG"
-    head, nbytes = read_bytes(path, place, JPEG_HEAD_BYTES if is_jpeg else HEAD_BYTES)
-    kind = _kind(path, place, head)
+    kind = IMAGES[suffix_of(path)] if place is None else ""
+    head, nbytes = read_bytes(path, place, JPEG_HEAD_BYTES if kind == "JPEG" else HEAD_BYTES)
+    kind = kind or _kind(path, place, head)
     with faults_of(_shown(path, place)):
         _check_content(head, kind)
         if kind == "JPEG":

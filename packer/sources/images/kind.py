@@ -168,7 +168,9 @@ def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
     """Return what the headers of the images of a sample say, or the errors of those that are bad."""
     from packer.sources.images.formats import read_header
 
-    errors, layout, numbers = list[SourceError](), list[LaidField](), dict[str, int]()
+    errors: list[SourceError] = []
+    layout: list[LaidField] = []
+    numbers: dict[str, int] = {}
     reading, is_clip = _reading(options), _FRAMES in row.numbers
     for field in row.paths:
         if row.numbers.get(_IS_TEXT) and field == TEXT:
