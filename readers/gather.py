@@ -47,9 +47,8 @@ LONG_BYTES = 2**15
 CPU = torch.device("cpu")
 #: Smaller memory for decoded batches comes from the system's allocator, which reuses it by itself.
 LARGE_BYTES = 2**20
-#: A copy that takes more seconds a byte and a record than these was held up, since one thread takes less; then one
-#: thread copies alone for so many seconds (docs/how/choices.md).
-BYTE_SECONDS, RECORD_SECONDS, ALONE_SECONDS = 3e-10, 1e-7, 0.2
+#: A copy that takes more seconds a byte than this was held up; then one thread copies alone for this many seconds.
+SLOW, ALONE_SECONDS = 1e-9, 0.2
 #: The flag of Linux for a process that began by fork and loaded no program since.
 FORKED_NO_EXEC = 0x40
 #: Items of numpy's own types are no larger.
@@ -180,7 +179,7 @@ class Records:
             out = (allocate or fresh)(nbytes)
             target, began = out.view(self._unit).view(len(elements), self._count), time.perf_counter()
             torch.index_select(self._rows, 0, torch.from_numpy(elements), out=target)
-            _threads.note(nbytes, len(elements), time.perf_counter() - began)
+            _threads.note(nbytes, time.perf_counter() - began)
         elif self._items is not None and allocate is None:
             records = self._items.take(elements) if self._count == 1 else self._items[elements]
             out = torch.from_numpy(records.view(np.uint8))
@@ -215,9 +214,9 @@ class _Threads:
         is_owner = (os.getpid(), threading.get_ident()) == self._owner and torch.get_num_threads() > 1
         return is_owner and time.monotonic() > self._busy_until
 
-    def note(self, nbytes: int, records: int, seconds: float) -> None:
-        """Note how long a copy of so many bytes took; after a slow one, torch's threads are not free for a while."""
-        if seconds > nbytes * BYTE_SECONDS + records * RECORD_SECONDS:
+    def note(self, nbytes: int, seconds: float) -> None:
+        """Note how long a copy of this many bytes took; after a slow one, torch's threads are not free for a while."""
+        if seconds > nbytes * SLOW:
             self._busy_until = time.monotonic() + ALONE_SECONDS
 
 
