@@ -58,7 +58,6 @@ def complete(kind: str, source: TableSource, facts: ArrayFacts) -> Source:
         attributes = {}
         few = f"more than {MAX_KEPT:,} files or samples have attributes"
         notes.append(f"{few}, so none are kept; --attr NAME makes a field")
-    values = {name: _values(kind, table.row(0), options.axis, constant) for name, constant in constants.items()}
     is_table = are_one_table(kind, choice)
     if is_table:
         table = _side_by_side(table, facts.rows)
