@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import stem
 from packer.sources.table import LaidField, Row, SampleTable
+from packer.sources.views import listed_sides
 from packer.watcher import Watcher
 
 #: How the boxes are written, for `Crop(boxes=...)` of the readers.
@@ -39,10 +40,16 @@ _LEFT_OUT = "segmentation", "keypoints"
 _LABELS, _CATEGORIES, _IMAGE, _COUNT, _FIRST = "labels", "category_ids", "image_id", "objects", "first"
 
 
+#: What fits int64.
+_Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class _Image(msgspec.Struct, gc=False):
-    id: int
+    id: _Id
     file_name: str = ""
     coco_url: str = ""
+    height: Any = 0
+    width: Any = 0
 
     @property
     def name(self) -> str:
@@ -51,16 +58,16 @@ class _Image(msgspec.Struct, gc=False):
 
 
 class _Object(msgspec.Struct, gc=False):
-    image_id: int
-    category_id: int
+    image_id: _Id
+    category_id: _Id
     bbox: tuple[float, float, float, float]
-    id: int | None = None
+    id: _Id | None = None
     iscrowd: int | bool | None = None
     area: float | None = None
 
 
 class _Category(msgspec.Struct, gc=False):
-    id: int
+    id: _Id
     name: str
 
 
@@ -101,7 +108,12 @@ def look(row: Row, options: SourceOptions) -> list[Header | SourceError]:
     return [
         Header(
             tuple(layout),
-            {_COUNT: starts[n + 1] - starts[n], _FIRST: starts[n], _IMAGE: image.id},
+            {
+                _COUNT: starts[n + 1] - starts[n],
+                _FIRST: starts[n],
+                _IMAGE: image.id,
+                **listed_sides(image.height, image.width),
+            },
             root=image.name,
         )
         for n, image in enumerate(boxes.images)

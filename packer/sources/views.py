@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
 
 
+#: Numbers of annotations: the height and width that they say of their image; 0 if none.
+_LISTED_SIDES = "listed height", "listed width"
+
+
+def listed_sides(*sides: Any) -> dict[str, int]:
+    """Return numbers of a sample: the height and width of its image, as annotations have them, if they do."""
+    words = [str(side).strip() for side in sides]
+    is_known = all(word.isdecimal() and 0 < int(word) < 2**31 for word in words)
+    return {name: int(word) if is_known else 0 for name, word in zip(_LISTED_SIDES, words, strict=True)}
+
+
 def in_order(source: Source, numbers: Sequence[int]) -> Source:
     """Return some samples of a source, in another order."""
     return source.in_order(numbers) if isinstance(source, TableSource) else ChosenSource(source, numbers)
@@ -85,6 +96,16 @@ class FilledSource(DerivedSource):
         empty_samples = f"{empty:,} sample has" if empty == 1 else f"{empty:,} samples have"
         self.remarks = [*source.remarks, f"field {names}: {empty_samples} no file of it, and an empty value"]
 
+    @property
+    def source(self) -> Source:
+        """Return the source of those that have a value."""
+        return self._source
+
+    @property
+    def has_value(self) -> NDArray[np.bool_]:
+        """Return of every sample whether the source has it."""
+        return self._has_value
+
     def __len__(self) -> int:
         return len(self._has_value)
 
@@ -125,6 +146,29 @@ def _empty(spec: FieldSpec) -> list[str] | list[NDArray[Any]]:
     return [""] if spec.kind == "text" else [np.empty([length or 0 for length in spec.shape], spec.dtype)]
 
 
+def _sized_otherwise(source: Source, side: Source) -> list[str]:
+    """Return a sentence on images whose size is not what their annotations say; none if all are, or these do not."""
+    has_value = side.has_value if isinstance(side, FilledSource) else np.ones(len(side), bool)
+    table = side.source if isinstance(side, FilledSource) else side
+    numbers = table.table.numbers if isinstance(table, TableSource) else {}
+    images = [spec for spec in source.fields if spec.kind == "image"]
+    if not images or not {*_LISTED_SIDES} <= numbers.keys():
+        return []
+    listed = np.zeros((len(side), 2), np.int64)
+    listed[has_value] = np.stack([numbers[name] for name in _LISTED_SIDES], axis=1)
+    differs = listed[:, 0] > 0
+    for spec in images:
+        shapes = source.shapes(spec.name) if spec.is_ragged else np.array([spec.shape])
+        differs &= False if shapes is None else (shapes[:, :2] != listed).any(axis=1)
+    if not (count_ := int(differs.sum())):
+        return []
+    number = int(differs.argmax())
+    name = source.names[number] if source.names else f"sample {number:,}"
+    first = f"{name}, where they say {listed[number, 0]} x {listed[number, 1]}"
+    reason = f"{count_:,} of {len(side):,} images differ in size from what their annotations say (such as {first})"
+    return [f"{reason}: boxes are packed as they are, so check their scale"]
+
+
 class BesideSource(DerivedSource):
     """The samples of a source, with the fields of other sources that have as many samples."""
 
@@ -136,6 +180,7 @@ class BesideSource(DerivedSource):
             named = ", ".join(spec.name for spec in self.fields)
             raise UsageError(f"two fields have one name ({named}); give another FIELD= to one of them")
         self.remarks = [*source.remarks, *(remark for side in sides for remark in side.remarks)]
+        self.remarks += [remark for side in sides for remark in _sized_otherwise(source, side)]
         beside = {spec.name: dict(side.origin) for side in sides for spec in side.fields}
         classes = [origin["classes"] for origin in (source.origin, *beside.values()) if origin.get("classes")]
         self.origin = {**source.origin, **({"classes": classes[0]} if classes else {}), "beside": beside}

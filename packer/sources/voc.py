@@ -21,6 +21,7 @@ from packer.sources.kinds import Kind
 from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, Row, SampleTable
+from packer.sources.views import listed_sides
 from packer.watcher import Watcher
 
 #: How the boxes are written, for `Crop(boxes=...)` of the readers.
@@ -32,13 +33,15 @@ _LABELS = "labels"
 def look(row: Row, options: SourceOptions) -> Header:
     """Return how many objects a file has, and their names; all of it is read."""
     ((field, (path,)),) = row.paths.items()
-    objects = _objects(path)
+    root = _root(path)
+    objects = _objects(root, path)
     layout = (
         LaidField(field, "float32", ("objects", 4), "boxes of VOC"),
         LaidField(_LABELS, "int64", ("objects",), "classes", detail=tuple(sorted({name for name, _, _ in objects}))),
         LaidField("difficult", "int64", ("objects",), "whole numbers"),
     )
-    return Header(layout, {"objects": len(objects)})
+    listed = listed_sides(root.findtext("size/height"), root.findtext("size/width"))
+    return Header(layout, {"objects": len(objects), **listed})
 
 
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
@@ -53,7 +56,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
 def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     """Return the boxes and labels of a file."""
     ((field, (path,)),) = row.paths.items()
-    objects = _objects(path)
+    objects = _objects(_root(path), path)
     (classes,) = (laid.detail for laid in row.layout if laid.name == _LABELS)
     try:
         labels = [classes.index(name) for name, _, _ in objects]
@@ -66,8 +69,8 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     }
 
 
-def _objects(path: str) -> list[tuple[str, list[float], int]]:
-    """Return name, box and difficulty of every object."""
+def _root(path: str) -> ElementTree.Element:
+    """Return the annotation in a file."""
     data, _ = read_file(path)
     try:
         root = ElementTree.fromstring(data)
@@ -75,6 +78,11 @@ def _objects(path: str) -> list[tuple[str, list[float], int]]:
         raise SourceError(f"is no XML: {error}; get the file again", path) from None
     if root.tag != "annotation":
         raise SourceError(f"is XML of {root.tag}; an annotation of VOC is expected", path)
+    return root
+
+
+def _objects(root: ElementTree.Element, path: str) -> list[tuple[str, list[float], int]]:
+    """Return name, box and difficulty of every object."""
     objects = []
     for number, element in enumerate(root.iterfind("object")):
         try:

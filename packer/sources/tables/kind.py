@@ -10,7 +10,8 @@ some MiB, which say the types of all rows. A group of rows, or a piece of text, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -40,6 +41,7 @@ _TIMES = ("timestamp", "date", "time", "duration")
 #: Bytes of pixels of each byte of a picture, about.
 _PIXELS = 16
 _MISFIT = "lists of one value have several lengths, or a number does not fit; --skip the column"
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NO_ROWS = "has no rows; move it away"
 
 # ---------------------------------------------------------------- what is in the files
@@ -127,12 +129,23 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         remarks.append(
             f"values in names of folders, such as {folders[0]}, are no columns, and not packed: write them as one"
         )
+    if layouts and suffix_of(path) in CSV and _are_numbers(names := [laid.name for laid in table.layouts[0]]):
+        remarks.append(
+            f"the first line has the names of columns, {first_few(names)}; if it is a row, write names above it"
+        )
     if times := [f"{laid.name} in {laid.in_words}" for laid in table.layouts[0] if laid.in_words.startswith(_TIMES)]:
         remarks.append(f"times are whole numbers, and the manifest has their units: {first_few(times)}")
     order = {laid.name: number for number, laid in enumerate(table.layouts[0])}  # files may have another one
     in_order = [tuple(sorted(layout, key=lambda laid: order[laid.name])) for layout in table.layouts]
     joined = [with_joined(layout, options) for layout in in_order]
     return pictured(msgspec.structs.replace(table, layouts=joined), options, remarks)
+
+
+def _are_numbers(names: Sequence[str]) -> bool:
+    """Return whether names of columns look as values do, and not as the numbers that pandas gives to columns."""
+    is_number = [_NUMBER.fullmatch(name) is not None for name in names]
+    has_point = any("." in name for name, is_one in zip(names, is_number, strict=True) if is_one)
+    return (all(is_number) or has_point) and names != [str(number) for number in range(len(names))]
 
 
 def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:

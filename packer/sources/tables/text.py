@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +19,7 @@ from packer.sources.base import BLOCK_BYTES
 from packer.sources.files import suffix_of
 from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Layout
+from packer.sources.tables.arrow import leaves
 
 CSV, JSON = (".csv", ".tsv"), (".jsonl", ".ndjson")
 #: Bytes of text that are parsed at once.
@@ -30,6 +33,8 @@ _HEAD_BYTES = 2**16
 _INDEX = "index"
 #: Words for a value that is missing, in columns of numbers. In columns of text they are text.
 _MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "null", "NULL", "None")
+#: Whole numbers from this one on are not all numbers of float64; and how those in JSON look that may be none.
+_WHOLE_IN_FLOAT, _LONG = 2**53, re.compile(rb"(?<![\w.+-])-?\d{16,}(?![\d.eE])")
 _WHOLE, _WITH_ZEROS, _WITH_COMMA = r"^-?[0-9]+$", r"^-?0[0-9]", r"^-?[0-9]+,[0-9]+$"
 
 
@@ -145,6 +150,7 @@ def parsed(path: str, data: bytes, options: SourceOptions, layout: Layout = ()) 
         plain = pa.schema([(field.name, _without_times(field.type)) for field in table.schema])
         if plain != table.schema:
             table = pa_json.read_json(pa.BufferReader(data), reading, pa_json.ParseOptions(explicit_schema=plain))
+        _refuse_rounded(table, data, options)
         return table
     delimiter = _delimiter(path, options)
     header = _header(path, delimiter)[0]
@@ -173,6 +179,24 @@ def parsed(path: str, data: bytes, options: SourceOptions, layout: Layout = ()) 
         if not layout or name in fields
     }
     return pa.table(list(typed.values()), list(typed))
+
+
+def _refuse_rounded(table: Any, data: bytes, options: SourceOptions) -> None:
+    """Raise SourceError if whole numbers of JSON became float64, which holds not all beyond 2**53, and lost digits."""
+    from pyarrow import compute, types
+
+    for name, array in leaves(table):
+        if any(naming(name, [skip]) for skip in options.skip):
+            continue
+        values = array.combine_chunks() if hasattr(array, "combine_chunks") else array
+        while types.is_list(values.type):
+            values = values.flatten()
+        if not types.is_floating(values.type) or (compute.max(compute.abs(values)).as_py() or 0) < _WHOLE_IN_FLOAT:
+            continue
+        kept = set(values.to_pylist())
+        for digits in map(bytes.decode, _LONG.findall(data)):
+            if float(digits) in kept and int(float(digits)) != int(digits):
+                raise SourceError(f"column {name} holds {digits}, which float64 does not; write such numbers as text")
 
 
 def _without_times(kind: Any) -> Any:
@@ -248,5 +272,20 @@ def _typed(name: str, text: Any, laid: LaidField | None) -> Any:
         return text
     for kind in ("int64",) if all_are(_WHOLE) else ("bool", "float64"):
         with suppress(pa.ArrowInvalid):
-            return numbers.cast(kind)
+            values = numbers.cast(kind)
+            return text if kind == "float64" and _loses(numbers, values) else values
     return text
+
+
+def _loses(numbers: Any, values: Any) -> bool:
+    """Return whether text of numbers is not what it becomes as float64: a long whole one, or one beyond its range."""
+    from pyarrow import compute
+
+    extremes = compute.greater_equal(compute.abs(values), float(_WHOLE_IN_FLOAT))
+    pairs = zip(numbers.filter(extremes).to_pylist(), values.filter(extremes).to_pylist(), strict=True)
+    return any(
+        not text.lstrip("+-").lower().startswith("inf")
+        if math.isinf(value)
+        else text.lstrip("-").isdecimal() and int(value) != int(text)
+        for text, value in pairs
+    )

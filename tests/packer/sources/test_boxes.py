@@ -158,6 +158,7 @@ def test_a_json_joins_a_dataset_by_names(images: Path, tmp_path: Path) -> None:
         (coco([boxed(99, 1, [1, 2, 3, 4])]), "annotation 0 names image_id 99, which is not listed"),
         (coco([boxed(10, 2, [1, 2, 3, 4])]), "annotation 0 names category_id 2, which is not listed"),
         (coco([], categories=CATEGORIES * 2), "lists 3 ids of category twice"),
+        (coco([], images=[{"id": 2**63, "file_name": "a.png"}]), "Expected `int` <= 9223372036854775807"),
         (coco([], images=[{"id": 3, "file_name": ""}]), "the image of id 3 has no file_name"),
     ],
 )
@@ -166,6 +167,31 @@ def test_other_jsons_are_refused(images: Path, tmp_path: Path, value: Any, reaso
     path = write(tmp_path, "i.json", value)
     with pytest.raises(SourceError, match=reason):
         open_sources([f"image={images}", f"boxes={path}"])
+
+
+@pytest.mark.parametrize("kind", ["coco", "voc", "voc, some missing"])
+def test_images_of_another_size_than_boxes_say(images: Path, tmp_path: Path, kind: str) -> None:
+    """One remark counts them: they were resized, and the boxes perhaps were not. Sizes of 0 and words say nothing."""
+    sizes, options = {"a": (20, 30), "b": (40, 60), "c": (0, 0), "d": ("?", "")}, SourceOptions()
+    if kind == "coco":
+        listed = [
+            {"id": number, "file_name": f"{name}.png", "height": height, "width": width}
+            for number, (name, (height, width)) in enumerate(sizes.items())
+        ]
+        boxes = write(tmp_path, "i.json", coco([], images=listed))
+    else:
+        for name, (height, width) in sizes.items():
+            text = f"<size><width>{width}</width><height>{height}</height></size></annotation>"
+            write(tmp_path / "boxes", f"{name}.xml", voc().replace("</annotation>", text))
+        boxes = str(tmp_path / "boxes")
+    if "missing" in kind:
+        (tmp_path / "boxes" / "a.xml").unlink()
+        options = SourceOptions(missing={"boxes": "empty"})
+    remarks = open_sources([f"image={images}", f"boxes={boxes}"], options).remarks
+    (remark,) = (one for one in remarks if "differ in size" in one)
+    assert remark.startswith(
+        "1 of 4 images differ in size from what their annotations say (such as b, where they say 40"
+    )
 
 
 def voc(*objects: tuple[str, str]) -> str:

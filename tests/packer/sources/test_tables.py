@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,20 @@ def test_types_of_csv_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.
     assert rows(tmp_path / "a.csv", 20, 31)["x"] == list(range(20, 31))
 
 
+@pytest.mark.parametrize("number", ["9007199254740993", "-1e400"])
+def test_numbers_that_float64_does_not_hold_are_text(tmp_path: Path, number: str) -> None:
+    """A whole number stays int64 where all are; beside others it would lose digits."""
+    (tmp_path / "a.csv").write_text(f"x,y,z\n1.5,{number},inf\n{number},1.5,9007199254740994\n")
+    assert rows(tmp_path / "a.csv") == {"x": ["1.5", number], "y": [number, "1.5"], "z": [math.inf, 2.0**53 + 2]}
+
+
+@pytest.mark.parametrize(("line", "is_said"), [("1,2", True), ("0.5,cat", True), ("0,1", False), ("a,2", False)])
+def test_a_first_line_of_numbers_is_said(tmp_path: Path, line: str, is_said: bool) -> None:
+    """It may be a row; pandas numbers columns from 0."""
+    (tmp_path / "a.csv").write_text(f"{line}\n3,4\n")
+    assert any("the first line has the names" in one for one in open_sources([str(tmp_path)]).remarks) == is_said
+
+
 def test_quotes_within_values_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As pandas reads them, wherever a piece of the file ends: a quote opens a value only where the value begins."""
     monkeypatch.setattr("packer.sources.tables.text._PIECE_BYTES", 50)
@@ -282,6 +297,11 @@ def test_columns_of_files_may_be_in_another_order(tmp_path: Path) -> None:
         ("a.csv", "a,a\n1,2\n", "two columns are named 'a'"),
         ("a.csv", "a,b\n1,\n2,\n", "column b has no value in any row"),
         ("a.jsonl", '{"a": 1}\n{"a": "x"}\n', "cannot be read as a table"),
+        (
+            "a.jsonl",
+            '{"a": [18446744073709551615]}\n{"a": [9007199254740993, 2]}\n',
+            "holds 18446744073709551615, which float64",
+        ),
         ("a.parquet", "", "cannot be read as a table"),
         ("a.csv", "a\n\udce9\n", r"a\.csv: is not text in UTF-8; save it as such, as by iconv"),
     ],
