@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import Source
@@ -34,11 +35,10 @@ def beside_table(source: Source, field: str, table: TableSource, key: str | None
     """
     if source.names is None:
         raise UsageError(f"{field}= is a table, which goes by names of samples, but these have none")
-    column, texts, partners = _find_names(table, source.names, key)
-    row_of = _rows_by_name(table, column, texts, partners, source.names, watcher, ("row", "rows"))
-    rows = _without(table, column)
-    joined = _beside_rows(source, row_of, rows, column, field)
-    joined.remarks = [*joined.remarks, f"rows of the table go to samples by its column {column}"]
+    column = _find_names(table, source.names, key)
+    row_of = _rows_by_name(table, column, source.names, watcher, ("row", "rows"))
+    joined = _beside_rows(source, row_of, _without(table, column.name), column.name, field)
+    joined.remarks = [*joined.remarks, f"rows of the table go to samples by its column {column.name}"]
     return joined
 
 
@@ -55,8 +55,8 @@ def beside_listed(source: Source, listed: TableSource, key: str, watcher: Watche
     """
     if source.names is None or listed.names is None:
         raise UsageError(f"a {listed.kind} file lists samples by their names, but these have none")
-    partners = _names_of(listed.names, source.names)
-    entry_of = _rows_by_name(listed, key, listed.names, partners, source.names, watcher, ("entry", "entries"))
+    column = _NameColumn(key, listed.names, _names_of(listed.names, source.names))
+    entry_of = _rows_by_name(listed, column, source.names, watcher, ("entry", "entries"))
     return _beside_rows(source, entry_of, listed, key)
 
 
@@ -88,17 +88,25 @@ def named_by_table(table: TableSource, names: Sequence[str], key: str | None) ->
     Raises:
         UsageError: as `beside_table`; or two rows have one name.
     """
-    column, texts, partners = _find_names(table, names, key)
+    column = _find_names(table, names, key)
     row_of: dict[str, int] = {}
-    for row, text in enumerate(texts):
-        name = partners[row] or text
+    for row, (text, sample) in enumerate(zip(column.texts, column.samples, strict=True)):
+        name = sample or text
         if (first := row_of.setdefault(name, row)) != row:
-            raise UsageError(f"rows {first:,} and {row:,} of the table both are {name!r} in the column {column}")
-    return _without(table, column).named(list(row_of))
+            raise UsageError(f"rows {first:,} and {row:,} of the table both are {name!r} in the column {column.name}")
+    return _without(table, column.name).named(list(row_of))
 
 
-def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> tuple[str, list[str], list[str | None]]:
-    """Return the column of names of a table, its values, and the sample of each row, None for a row without one.
+class _NameColumn(NamedTuple):
+    """The column of names of a table: its name, its values, and the sample of each row, None for a row without one."""
+
+    name: str
+    texts: Sequence[str]
+    samples: Sequence[str | None]
+
+
+def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> _NameColumn:
+    """Return the column of names of a table.
 
     A value is the name of a sample as it is, without suffix, or without folders.
     """
@@ -110,8 +118,8 @@ def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> tu
     if len(table.fields) < 2:
         raise UsageError(f"the table has one column, {table.fields[0].name}, but names and a field are expected")
     columns = _complete(table, known) if key is None else texts_of(table, [key])
-    partners = {column: _names_of(texts, names) for column, texts in columns.items()}
-    hits = {column: sum(name is not None for name in of_rows) for column, of_rows in partners.items()}
+    samples = {column: _names_of(texts, names) for column, texts in columns.items()}
+    hits = {column: sum(name is not None for name in of_rows) for column, of_rows in samples.items()}
     column = key or max(hits, key=lambda column: hits[column], default="")
     if not hits.get(column):
         short = {name.rpartition("/")[2].lstrip("0") for name in names}
@@ -122,38 +130,32 @@ def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> tu
         )
     if others := [other for other in hits if other != column and 2 * hits[other] > hits[column]]:
         raise UsageError(f"columns {column} and {others[0]} both have names of samples; say which by --key {column}")
-    return column, columns[column], partners[column]
+    return _NameColumn(column, columns[column], samples[column])
 
 
 def _rows_by_name(
-    table: TableSource,
-    column: str,
-    texts: Sequence[str],
-    partners: Sequence[str | None],
-    names: Sequence[str],
-    watcher: Watcher,
-    words: tuple[str, str],
+    table: TableSource, column: _NameColumn, names: Sequence[str], watcher: Watcher, words: tuple[str, str]
 ) -> dict[str, int]:
     """Return the row of each sample that has one; `watcher.bad` is called with all rows and samples that are alone.
 
     Args:
-        partners: the sample that each row names; None if it names none.
+        names: of all samples.
         words: what messages call a row, and several.
     """
     word, many = words
     advice = "; --files makes rows samples" if word == "row" else ""
     row_of: dict[str, int] = {}
     alone = dict[int, str]()
-    for row, name in enumerate(partners):
+    for row, (text, name) in enumerate(zip(column.texts, column.samples, strict=True)):
         if name is None:
-            alone[row] = f"{column} is {texts[row]!r}, which is no sample"
+            alone[row] = f"{column.name} is {text!r}, which is no sample"
         elif row_of.setdefault(name, row) != row:
-            alone[row] = f"{column} names sample {name!r}, as {word} {row_of[name]:,} does{advice}"
+            alone[row] = f"{column.name} names sample {name!r}, as {word} {row_of[name]:,} does{advice}"
     bare = [name for name in names if name not in row_of]
     counts = f"; {len(alone):,} of {len(table):,} {many} have no sample of their own"
     counts += f", {len(bare):,} of {len(names):,} samples no {word}"
     reasons = [f"{word} {row:,}: {reason}" for row, reason in alone.items()]
-    reasons += [f"sample {name!r} has no {word} of its {column}" for name in bare]
+    reasons += [f"sample {name!r} has no {word} of its {column.name}" for name in bare]
     for reason in reasons:
         watcher.bad(SourceError(f"{reason}{counts}; --on-error skip leaves both out", table.table.row(0).path))
         counts = ""
@@ -197,8 +199,8 @@ def _names_of(texts: Sequence[str], names: Sequence[str]) -> list[str | None]:
         last[end] = None if end in last else name
     whole: dict[str, str | None] = {name: name for name in names}
     texts = [text.strip() for text in texts]
-    partners = [whole.get(text) or whole.get(stem(text)) for text in texts]
-    if any(partners):
-        return partners
+    samples = [whole.get(text) or whole.get(stem(text)) for text in texts]
+    if any(samples):
+        return samples
     ends = [text.rpartition("/")[2] for text in texts]
     return [last.get(end) or last.get(stem(end)) for end in ends]
