@@ -26,6 +26,7 @@ from packer.packing import (
     ConvertOptions,
     Keep,
     LocalPlace,
+    Packed,
     Rejected,
     Shards,
     changes_told,
@@ -107,18 +108,6 @@ def append(
         job = replace(job, commands=commands_of("append", sources, options))
         old_rejected, tables = fetch_rejected(place, old), place.local(old.name_tables)
 
-        def finish(shards: Shards) -> Contents:
-            packed = job.packed(shards)
-            kept_tables, names = _split_tables(tables, old, packed.names)
-            return Contents(
-                manifest=joined_manifest([old, packed.manifest], shards.entries),
-                names=names,
-                kept_tables=kept_tables,
-                rejected=old_rejected + [entry.moved(len(old.shards)) for entry in packed.rejected],
-                # Readers that are open may look up names, and `verify` may be at work.
-                kept_files=[*old.name_tables, old.left_out],
-            )
-
         def report() -> AppendReport:
             new, shards = change.dataset, change.new_shards
             added = sum(new.shards[number].samples for number in shards)
@@ -129,13 +118,26 @@ def append(
             change,
             job.command("append", bases=[old]),
             [*map(Keep, old.shards), *job.makes()],
-            finish,
+            lambda shards: _extended(old, old_rejected, tables, job.packed(shards), shards),
             check=lambda: check_names(
                 [(str(place), _find_taken_names(tables, old, job.source)), ("the source", job.source.names)]
             ),
             tell=lambda: done and done(report()),
         )
         return report()
+
+
+def _extended(old: Manifest, old_rejected: list[Rejected], tables: Path, packed: Packed, shards: Shards) -> Contents:
+    """Return the dataset with new samples behind those it had; `tables` is the folder of its tables of names."""
+    kept_tables, names = _split_tables(tables, old, packed.names)
+    return Contents(
+        manifest=joined_manifest([old, packed.manifest], shards.entries),
+        names=names,
+        kept_tables=kept_tables,
+        rejected=old_rejected + [entry.moved(len(old.shards)) for entry in packed.rejected],
+        # Readers that are open may look up names, and `verify` may be at work.
+        kept_files=[*old.name_tables, old.left_out],
+    )
 
 
 def _find_taken_names(folder: Path, manifest: Manifest, source: Source) -> list[str] | None:

@@ -53,6 +53,7 @@ from packer.packing.rewrite import (
     pack_shards,
     rewrite,
 )
+from packer.packing.running import find_culprit, run_tasks
 from packer.packing.schedulers import executor_at
 from packer.packing.shared_plan import SharedPlan, claim_plan, files_elsewhere, find_plan, write_plan
 from packer.packing.sizes import FieldSizes, field_sizes
@@ -63,11 +64,9 @@ from packer.packing.tasks import (
     ShardTask,
     Step,
     digest_samples,
-    find_culprit,
     finish_shard,
     make_report,
     read_blocks,
-    run_tasks,
 )
 from packer.packing.trial import Estimate, FieldEstimate, estimate
 

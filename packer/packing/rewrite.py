@@ -37,8 +37,9 @@ from packer.packing.note import Note, shard_file
 from packer.packing.options import ConvertOptions
 from packer.packing.places import LocalPlace, Place
 from packer.packing.rejected import Rejected
+from packer.packing.running import run_tasks
 from packer.packing.source_files import SourceFiles, Stamps
-from packer.packing.tasks import ShardReport, ShardTask, digest_samples, run_tasks
+from packer.packing.tasks import ShardReport, ShardTask, digest_samples
 from packer.sources import Source
 from packer.watcher import MERGING, PACKING
 from packer.workers import Limits

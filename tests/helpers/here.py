@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 #: The modules that start processes.
-_USERS = ("packer.workers", "packer.packing.tasks", "packer.verify", "packer.checking.against")
+_USERS = ("packer.workers", "packer.packing.running", "packer.verify", "packer.checking.against")
 
 
 @contextmanager

@@ -9,13 +9,13 @@ import pytest
 
 from packer.convert import convert
 from packer.format import manifest as manifests
-from packer.packing import tasks
+from packer.packing import running
 
 
 @pytest.mark.parametrize("nbytes", [2**24, 1])
 def test_small_shards_share_a_call(tmp_path, monkeypatch, files_of, nbytes):
     """An executor packs several small shards in one call: at most a 32nd of all, and only up to so many bytes."""
-    monkeypatch.setattr(tasks, "CALL_BYTES", nbytes)
+    monkeypatch.setattr(running, "CALL_BYTES", nbytes)
     samples = [{"x": np.full(100, n)} for n in range(400)]
     calls = []
 
