@@ -454,7 +454,7 @@ def file_digest(path: Path) -> str:
     """Return the xxh3-128 of a file's bytes, in hex."""
     digest = xxhash.xxh3_128()
     with read_errors(path), open_file(path) as file:
-        while block := file.read(2**20):
+        while block := file.raw.read(2**20):  # not through the buffer: blocks are larger
             digest.update(block)
     return digest.hexdigest()
 

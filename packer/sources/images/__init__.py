@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import SourceError
+from packer.sources.images.options import reading_of
 from packer.sources.images.png import (
     GRAY,
     GRAY_ALPHA,
@@ -53,12 +54,10 @@ def header_in(file: bytes | tuple[str, int, int], field: str, options: SourceOpt
     Args:
         file: its bytes; or the path of the file in which they lie, where they begin, and how many there are.
     """
-    from packer.sources.images import formats, pixels
+    from packer.sources.images import formats
 
     place = file if isinstance(file, bytes) else formats.ByteRange(*file)
-    header = formats.read_header(
-        f"{field}." if isinstance(file, tuple) else field, pixels.reading_of(field, options), place
-    )
+    header = formats.read_header(f"{field}." if isinstance(file, tuple) else field, reading_of(field, options), place)
     if header.stack:
         raise SourceError("holds a stack of images where one is expected; pack such files by themselves", field)
     return header
@@ -73,6 +72,6 @@ def image_in(file: bytes, field: str, options: SourceOptions) -> NDArray[Any]:
     Raises:
         SourceError: it is no image, damaged, too large, or cannot be read without loss; its path is the field.
     """
-    from packer.sources.images import formats, pixels
+    from packer.sources.images import formats
 
-    return formats.read_image(field, pixels.reading_of(field, options), file)
+    return formats.read_image(field, reading_of(field, options), file)

@@ -22,6 +22,7 @@ from packer.sources.base import faults_of
 from packer.sources.ends import bytes_after
 from packer.sources.files import IMAGES, READ_ONLY, open_raw, read_file, refuse_pointer, suffix_of, unreadable
 from packer.sources.images import pillow, png, tiff
+from packer.sources.images.options import ImageOptions, reading_of
 from packer.sources.images.pixels import (
     CHANNELS,
     COLOUR_KEY,
@@ -29,14 +30,12 @@ from packer.sources.images.pixels import (
     PROFILE,
     TURNS,
     ImageHeader,
-    ImageOptions,
     check_mode,
     convert,
     inflated,
     is_srgb,
     oriented,
     oriented_header,
-    reading_of,
     turn_in,
 )
 from packer.sources.options import SourceOptions

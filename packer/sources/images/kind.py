@@ -28,6 +28,7 @@ from packer.sources.base import LARGE_BYTES, LargeArray, Source, changed
 from packer.sources.files import IMAGES, FileSet, is_lmdb, join
 from packer.sources.images import lmdb_folders, shown_in_words
 from packer.sources.images.lmdb_folders import TEXT
+from packer.sources.images.options import ImageOptions, is_mask_name, reading
 from packer.sources.images.sizes import NAMED, compared, misfitting_sizes
 from packer.sources.kinds import Kind, pair_by_name, unit_of
 from packer.sources.looking import AFTER, UNWRITTEN, Header, unwritten_error
@@ -40,7 +41,7 @@ from packer.watcher import Watcher
 
 if TYPE_CHECKING:
     from packer.sources.images.formats import ByteRange
-    from packer.sources.images.pixels import ImageHeader, ImageOptions
+    from packer.sources.images.pixels import ImageHeader
 
 #: Decoded bytes that a block holds at most, unless one sample is larger.
 BLOCK_BYTES = 2**19
@@ -171,7 +172,7 @@ def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
     errors: list[SourceError] = []
     layout: list[LaidField] = []
     numbers: dict[str, int] = {}
-    reading, is_clip = _reading(options), _FRAMES in row.numbers
+    how, is_clip = _reading(options), _FRAMES in row.numbers
     for field in row.paths:
         if row.numbers.get(_IS_TEXT) and field == TEXT:
             layout.append(LaidField(field, "uint8", (None,), "text", "text"))
@@ -179,7 +180,7 @@ def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
         headers: list[ImageHeader] = []
         for name, place in _places(row, field):
             try:
-                headers.append(read_header(name, reading, place))
+                headers.append(read_header(name, how, place))
             except SourceError as error:
                 errors.append(error)
         if is_clip and headers and not errors:
@@ -266,8 +267,6 @@ def _folder(row: Row, field: str) -> str:
 
 def _reading(options: SourceOptions, palette: str | None = None) -> ImageOptions:
     """Return how images are read; files with a palette by `palette`."""
-    from packer.sources.images.pixels import reading
-
     return reading(options.mode, palette or options.palette or _COLOUR, options.max_pixels, options.orient)
 
 
@@ -306,8 +305,6 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
 
 def _masks(table: SampleTable) -> set[str]:
     """Return the fields whose palettes stand for classes: by their name, or as all have one beside photographs."""
-    from packer.sources.images.pixels import is_mask_name
-
     images: dict[str, list[LaidField]] = {}
     for layout in table.layouts:
         for laid in layout:
@@ -391,10 +388,10 @@ def _stack(row: Row, laid: LaidField, options: SourceOptions) -> Any:
     from packer.sources.images.formats import read_stack
 
     ((name, place),) = _places(row, laid.name)
-    reading = _reading(options, laid.detail)
+    how = _reading(options, laid.detail)
     shape = tuple(int(n or 0) for n in row.shape(laid))
-    stack = LargeArray(np.dtype(laid.dtype), shape, lambda start, stop: read_stack(name, reading, place, start, stop))
-    return stack if stack.nbytes > LARGE_BYTES else read_stack(name, reading, place)
+    stack = LargeArray(np.dtype(laid.dtype), shape, lambda start, stop: read_stack(name, how, place, start, stop))
+    return stack if stack.nbytes > LARGE_BYTES else read_stack(name, how, place)
 
 
 def as_asked(source: TableSource, facts: None) -> Source:

@@ -26,6 +26,7 @@ from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImag
 from packer.codecs import JPEG_CHANNELS, EncodedImage, check_jpeg, checked_jpeg
 from packer.errors import PackerError, SourceError
 from packer.sources.images import tiff
+from packer.sources.images.options import ImageOptions
 from packer.sources.images.pixels import (
     CHANNELS,
     CMYK,
@@ -36,7 +37,6 @@ from packer.sources.images.pixels import (
     SEVERAL,
     TURNS,
     ImageHeader,
-    ImageOptions,
     check_mode,
     convert,
     is_srgb,
