@@ -160,7 +160,9 @@ def kind_of(path: str, known: Mapping[str, str], more: Mapping[str, str] = {}) -
     if name.startswith("."):
         return None
     suffix = suffix_of(name)
-    if kind := known.get(suffix) or known.get("." + ".".join(name.lower().split(".")[1:][-2:])):
+    if kind := known.get(suffix):
+        return kind
+    if name.count(".") > 1 and (kind := known.get("." + ".".join(name.lower().split(".")[1:][-2:]))):
         return kind
     if _BESIDE_NAMES.fullmatch(name):
         return BESIDE

@@ -250,6 +250,9 @@ class _Suffixes(Mapping[str, str]):
     def __getitem__(self, suffix: str) -> str:
         return _OUR_SUFFIXES.get(suffix) or _other_suffixes()[suffix]
 
+    def get(self, suffix: str, default: Any = None) -> Any:  # which raises no error, for every file beside data
+        return _OUR_SUFFIXES.get(suffix) or _other_suffixes().get(suffix, default)
+
     def __iter__(self) -> Iterator[str]:
         return chain(_OUR_SUFFIXES, _other_suffixes())
 

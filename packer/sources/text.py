@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from packer.errors import SourceError
@@ -14,7 +15,12 @@ from packer.sources.table import LaidField, Row
 
 def look(row: Row, options: SourceOptions) -> Header:
     """Return that each file is a text of any length; none is opened."""
-    return Header(tuple(LaidField(field, "uint8", (None,), "text", "text") for field in row.paths))
+    return _header(tuple(row.paths))
+
+
+@cache  # so that millions of texts cost no more than their names
+def _header(fields: tuple[str, ...]) -> Header:
+    return Header(tuple(LaidField(field, "uint8", (None,), "text", "text") for field in fields))
 
 
 def read(row: Row, options: SourceOptions) -> dict[str, Any]:

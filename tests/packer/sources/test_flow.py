@@ -16,6 +16,7 @@ from picture_files import picture, save
 from packer.convert import convert
 from packer.errors import SourceError
 from packer.sources import open_sources
+from packer.sources.flow import SCALED
 from readers import Crop, PackedDataset
 
 VALUES = arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 3])))
@@ -55,8 +56,23 @@ def test_flow_beside_pictures_is_cropped_with_them(tmp_path: Path) -> None:
     assert np.array_equal(dataset[3]["flow"], values.transpose(2, 0, 1)[:, 2:6, 3:7])
 
 
+@pytest.mark.parametrize(("scale", "is_said"), [("-1", False), ("1.0", False), ("-0.5", True)])
+def test_a_scale_is_said(tmp_path: Path, scale: str, is_said: bool) -> None:
+    """Values are as stored; one remark says that those who wrote them may mean others."""
+    (tmp_path / "a.pfm").write_bytes(f"Pf\n1 1\n{scale}\n".encode() + bytes(4))
+    assert [SCALED in one for one in open_sources([str(tmp_path)]).remarks] == [True] * is_said
+
+
 @pytest.mark.parametrize(
-    "data", [b"", b"PIEH", b"PIEH" + bytes(12), b"Pf\n2 2\n-1.0\n" + bytes(15), b"P6\n1 1\n255\nabc"]
+    "data",
+    [
+        b"",
+        b"PIEH",
+        b"PIEH" + bytes(12),
+        b"Pf\n2 2\n-1.0\n" + bytes(15),
+        b"Pf\n1 1\n0\n" + bytes(4),
+        b"P6\n1 1\n255\nabc",
+    ],
 )
 def test_what_is_cut_or_something_else_is_refused(tmp_path: Path, data: bytes) -> None:
     """The size of a file is that which its head says."""
