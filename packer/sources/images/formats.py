@@ -62,6 +62,10 @@ _STARTS = {
 }
 
 
+#: How files of the usual formats begin: most are, and this is quicker to see.
+_USUAL_STARTS = {"PNG": (png.SIGNATURE,), "JPEG": (b"\xff\xd8\xff",), "TIFF": (b"II*\0", b"MM\0*")}
+
+
 class ByteRange(NamedTuple):
     """Where the bytes of an image lie, if it is no file of its own."""
 
@@ -236,7 +240,7 @@ def _format(head: bytes) -> str:
 
 def _check_content(head: bytes, expected: str) -> None:
     """Raise SourceError if a file that begins with `head` does not hold the `expected` format; empty for any image."""
-    if head.startswith(png.SIGNATURE) and expected == "PNG":
+    if expected in _USUAL_STARTS and head.startswith(_USUAL_STARTS[expected]):
         return
     if not head:
         raise SourceError("is empty (0 bytes); download it again")
