@@ -101,12 +101,6 @@ class Needs:
         """Return the needs of some shards alone, by a mask of all, (shards,)."""
         return replace(self, touched=self.touched[is_kept[self.touched[:, 0]]])
 
-    def of_shards(self, first: int, stop: int) -> Needs:
-        """Return the needs of the shards `first` to `stop` alone, which are numbered from 0."""
-        touched = self.touched[(self.touched[:, 0] >= first) & (self.touched[:, 0] < stop)]
-        touched[:, 0] -= first
-        return replace(self, touched=touched, shard_bytes=self.shard_bytes[first:stop])
-
 
 def _merge(stretches: Numbers, gap: int) -> Numbers:
     """Return the stretches (m, 3) by shard, those of one shard joined that have `gap` batches between them at most."""
