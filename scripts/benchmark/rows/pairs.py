@@ -25,6 +25,8 @@ PNG = "PNG files, Pillow, DataLoader"
 PNG_BYTES = "PNG files' bytes"
 #: Pairs of 48/192 px are read in batches of so many if PNG files are too: there are few of them in a quick run.
 BATCH = 32
+#: Threads take some milliseconds to begin, which is a fifth of an epoch here: each pair comes several times.
+REPEAT = 4
 #: Pixels of a crop of the larger image.
 CROP = 128
 BARE = "a for loop over the Loader"
@@ -35,9 +37,9 @@ def _fields(bench: Bench, size: int) -> list[Values]:
     return [samples["lr"], samples["hr"]]
 
 
-def _loader(bench: Bench, size: int, codec: str, batch: int, **options: Any) -> Side:
+def _loader(bench: Bench, size: int, codec: str, batch: int, repeat: int = 1, **options: Any) -> Side:
     dataset = PackedDataset(bench.packed(pairs, size, codec=codec))
-    return loader_side(dataset, batch, checksum(_fields(bench, size)), **options)
+    return loader_side(dataset, batch, repeat * checksum(_fields(bench, size)), repeat=repeat, **options)
 
 
 def _data_loader(bench: Bench, codec: str, workers: int) -> Side:
@@ -124,7 +126,7 @@ def mixed(bench: Bench) -> list[Side]:
 @Row("pairs 48/192, lz4, batch 8, Loader", NONE, at_least=0.6, size=LARGE, codec="lz4", batch=8)
 def against_none(bench: Bench, size: int, codec: str, batch: int) -> list[Side]:
     """Measure what room on photographs costs."""
-    return [_loader(bench, size, one, batch, name=one) for one in (codec, "none")]
+    return [_loader(bench, size, one, batch, REPEAT, name=one) for one in (codec, "none")]
 
 
 @Row("pairs 48/192, photo+lz4, stored bytes", PNG_BYTES, at_most=1.03, codec="photo+lz4")
@@ -140,7 +142,7 @@ def stored_bytes(bench: Bench, codec: str) -> Figures:
 @Row("pairs 48/192, photo+lz4, threads=2", "threads=1", at_least=1.5)
 def two_threads(bench: Bench) -> list[Side]:
     """Decode by two threads: of large frames that leaves the interpreter to others."""
-    return [_loader(bench, LARGE, "photo+lz4", BATCH, name=f"threads={n}", threads=n) for n in (2, 1)]
+    return [_loader(bench, LARGE, "photo+lz4", BATCH, REPEAT, name=f"threads={n}", threads=n) for n in (2, 1)]
 
 
 @Row("pairs 48/192, none, crops of 128 px, mirrored, as float32", "the same of arrays in RAM", at_least=1.2)
