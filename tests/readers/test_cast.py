@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import readme
 import torch
 
 from packer.errors import UsageError
@@ -73,6 +74,26 @@ def test_tokens_are_long(tmp_path: Path) -> None:
             assert np.array_equal(batch["token"], tokens[steps].astype(np.int64))
         padded = PackedDataset(tmp_path / codec, windows=Windows(65, pad="edge"), cast={"token": np.int64})
         assert padded[[2999]]["token"].tolist() == [[tokens[-1]] * 65]
+
+
+def test_documents_lie_in_rows_without_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of the page on tokens joins documents of any length as numpy does, and windows cut rows as it does."""
+    monkeypatch.chdir(tmp_path)
+    rng, steps = np.random.default_rng(0), 64
+    documents = [rng.integers(0, 50_256, count, np.uint16) for count in (3, 900, 0, 64, 5000, *range(1, 60))]
+    with DatasetWriter("documents.packed") as writer:
+        for document in documents:
+            writer.add({"input_ids": document})
+    page = (Path(__file__).parents[2] / "docs/have/tokens.md").read_text()
+    (code,) = (block["code"] for block in readme.BLOCK.finditer(page) if "def write_stream" in (block["code"] or ""))
+    names = {"T": steps, "np": np, "Loader": Loader, "PackedDataset": PackedDataset, "Windows": Windows}
+    exec(compile(code, "tokens.md", "exec"), names)
+    joined = np.concatenate([np.append(document, np.uint16(50_256)) for document in documents]).astype(np.int64)
+    ends = PackedDataset("stream.packed").shapes("token")[:, 0].cumsum()
+    assert ends[-1] == len(joined)
+    pieces = np.split(joined, ends[:-1])
+    expected = [piece[at : at + steps + 1] for piece in pieces for at in range(0, len(piece) - steps, steps)]
+    assert np.array_equal(names["rows"][:]["token"], expected)
 
 
 @pytest.mark.parametrize(
