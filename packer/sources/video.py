@@ -49,12 +49,14 @@ class Video(NamedTuple):
         shown: (n,) int64 presentation times, in units of `unit` seconds.
         keys: (k,) int64 those of frames from which decoding can begin.
         rate: frames a second, on average.
+        cut_off: how many more frames are shown before the first of `keys`, and refer to others that the file lacks.
     """
 
     shown: NDArray[np.int64]
     keys: NDArray[np.int64]
     unit: Fraction
     rate: float
+    cut_off: int
 
     @property
     def times(self) -> NDArray[np.float64]:
@@ -115,6 +117,12 @@ def look_at(path: str) -> tuple[Video, VideoFrame, tuple[str, ...]]:
             notes.append("its frames have more than 8 bits a value, and become uint8")
         if frame.rotation:
             notes.append("its frames are turned as its header says")
+        if frame.interlaced_frame:
+            notes.append("its frames are interlaced, two fields each, and stay so")
+        if stream.sample_aspect_ratio not in (None, 0, 1):
+            notes.append("its pixels are not square, and stay so")
+        if video.cut_off:
+            notes.append("its first frames refer to others that were cut off, and are left out")
         if container.streams.audio:
             notes.append("its sound is not packed")
         return video, frame, tuple(notes)
@@ -125,28 +133,30 @@ def _demux(container: InputContainer, stream: VideoStream, path: str, first: lis
     rate, unit = stream.average_rate or stream.guessed_rate, stream.time_base
     if not rate or not unit:
         raise SourceError(f"has no frame rate; {_ADVICE}", path)
-    shown, keys, end = [], [], 0.0
+    shown, keys, cut_off, end = list[int](), list[int](), 0, 0.0
     for packet in container.demux():
         if packet.pts is not None and packet.time_base:
             end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
         if packet.stream != stream:
             continue
-        if first is not None and not first:  # few frames come out when the decoder is flushed, by the empty last packet
+        if packet.pts is not None and packet.is_keyframe:
+            keys.append(packet.pts)
+        is_cut_off = packet.pts is not None and (not keys or packet.pts < keys[0])
+        if first is not None and not first and not is_cut_off:  # few frames come when the last packet, empty, flushes
             first += cast("list[VideoFrame]", packet.decode())[:1]
-        if not packet.size:
-            continue
-        if packet.is_discard or _is_hidden(packet):
+        if not packet.size or packet.is_discard or _is_hidden(packet):
             continue
         if packet.pts is None:
             raise SourceError(f"does not say when its frames are shown; {_ADVICE} into .mp4", path)
-        shown.append(packet.pts)
-        if packet.is_keyframe:
-            keys.append(packet.pts)
+        if is_cut_off:
+            cut_off += 1
+        else:
+            shown.append(packet.pts)
     if not shown:
         raise SourceError(f"holds no frame; {_ADVICE}", path)
     if first is not None and not first:
         raise SourceError(f"none of its {len(shown):,} frames can be decoded; {_ADVICE}", path)
-    video = Video(np.sort(np.array(shown, np.int64)), np.sort(np.array(keys, np.int64)), unit, float(rate))
+    video = Video(np.sort(np.array(shown, np.int64)), np.sort(np.array(keys, np.int64)), unit, float(rate), cut_off)
     if (np.diff(video.shown) == 0).any():
         raise SourceError(f"shows two frames at one time; {_ADVICE}", path)
     length = ((container.duration or 0) + (container.start_time or 0)) / 1e6
@@ -265,32 +275,61 @@ class Frames:
 
     def _frame(self, shown: int) -> NDArray[np.uint8]:
         """Return the frame that is shown at a time, in units of the file."""
-        last = -(2**62) if self._last is None else self._last[0]
-        if self._last is None or shown < last or (self.video.keys[self.video.keys <= shown][-1:] > last).any():
-            self._decoded = self._from(shown)
-        if self._last is None or shown != last:
-            for at, frame in self._decoded:
-                if at < shown:
-                    continue
-                if at > shown:
-                    break
-                self._last = at, self._pixels(frame)
-                break
-        if self._last is None or self._last[0] != shown:
-            seconds = float(shown * self.video.unit)
-            raise SourceError(f"its frame at {seconds:.3f} s cannot be decoded; {_ADVICE}", self._path)
+        if self._last is None or shown != self._last[0]:
+            keys = self.video.keys
+            begin = int(keys[: max(1, int(keys.searchsorted(shown, "right")))][-1])
+            if not self._comes_next(shown):
+                self._decoded = self._from(begin)
+            try:
+                self._decode_to(shown)
+            except SourceError:
+                if begin == keys[0]:
+                    raise
+                # In some streams, frames refer to others before their key frame.
+                self._decoded = self._from(int(keys[0]))
+                self._decode_to(shown)
+        assert self._last is not None, "a frame was decoded"
         return self._last[1]
 
-    def _from(self, shown: int) -> Iterator[tuple[int, VideoFrame]]:
-        """Yield frames with the time at which each is shown, from the last key frame before one, or the first."""
+    def _decode_to(self, shown: int) -> None:
+        """Decode on until a frame is shown, which becomes the last one.
+
+        Raises:
+            SourceError: it does not come.
+        """
+        for at, frame in self._decoded:
+            if at == shown:
+                self._last = at, self._pixels(frame)
+                return
+            if at > shown:
+                break
+        seconds = float(shown * self.video.unit)
+        raise SourceError(f"its frame at {seconds:.3f} s cannot be decoded; {_ADVICE}", self._path)
+
+    def _comes_next(self, shown: int) -> bool:
+        """Return whether to decode on, since there is no key frame between the next frame and the one shown then."""
+        if self._last is None or shown < self._last[0]:
+            return False
+        first, stop = self.video.shown.searchsorted([self._last[0], shown], "right")
+        following = self.video.shown[first:stop]
+        return not np.isin(following[1:], self.video.keys).any()
+
+    def _from(self, begin: int) -> Iterator[tuple[int, VideoFrame]]:
+        """Yield frames with the time at which each is shown, from a key frame on.
+
+        Frames that are decoded after the key frame, and shown before it, refer to others before it.
+        """
         with _opened(self._path) as (container, stream):
-            if len(before := self.video.keys[self.video.keys <= shown]) > 1:
-                container.seek(int(before[-1]), stream=stream)
-            for frame in container.decode(stream):
-                if frame.is_corrupt:
-                    raise SourceError(f"its frame at {frame.time:.3f} s is damaged; {_ADVICE}", self._path)
-                if frame.pts is not None:
-                    yield frame.pts, frame
+            if begin != self.video.keys[0]:
+                container.seek(begin, stream=stream)
+            for packet in container.demux(stream):
+                if packet.pts is not None and packet.pts < begin:
+                    continue
+                for frame in packet.decode():
+                    if frame.is_corrupt:
+                        raise SourceError(f"its frame at {frame.time:.3f} s is damaged; {_ADVICE}", self._path)
+                    if frame.pts is not None:
+                        yield frame.pts, frame
 
     def _pixels(self, frame: VideoFrame) -> NDArray[np.uint8]:
         turns = frame.rotation // 90

@@ -99,6 +99,21 @@ def trimmed(path: Path, frames: int) -> str:
     return str(path)
 
 
+def cut(path: Path, key: int) -> str:
+    """Leave out what lies before a key frame, as `ffmpeg -ss 1 -copyts -c copy` does."""
+    whole, keys = path.with_stem("whole"), 0
+    path.rename(whole)
+    with av.open(str(whole)) as source, av.open(str(path), "w") as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux():
+            keys += packet.is_keyframe and packet.size > 0
+            if keys > key and packet.size:
+                packet.stream = stream
+                container.mux(packet)
+    whole.unlink()
+    return str(path)
+
+
 def decoded(path: str) -> tuple[np.ndarray, list[float]]:
     """Return all frames as PyAV gives them, (T, H, W, 3), and the time of each."""
     with av.open(path) as container:

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opened_sources import read_each
-from video_files import decoded, trimmed, turned, video, with_sound, with_streams
+from video_files import cut, decoded, trimmed, turned, video, with_sound, with_streams
 
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, open_sources
 from packer.watcher import Watcher
 from readers import PackedDataset, Windows
+
+#: Settings of x264: frames before a key frame refer to it, and to others before it.
+OPEN = {"g": "8", "bf": "3", "x264-params": "open-gop=1:b-pyramid=normal:scenecut=0"}
 
 
 def read_one(path: object, **options: Any) -> dict[str, Any]:
@@ -38,6 +41,7 @@ def read_one(path: object, **options: Any) -> dict[str, Any]:
         ("prores.mov", {"codec": "prores_ks", "pixels": "yuv422p10le"}),
         ("uneven.mp4", {"times": [0, 1, 2, 7, 8, 9, 20, 21, 30], "bf": "2"}),
         ("late.mkv", {"times": list(range(5, 14))}),
+        ("one.mp4", {"frames": 1, "bf": "2"}),
     ],
 )
 def test_frames_and_times_are_those_of_pyav(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
@@ -58,8 +62,20 @@ def test_a_trimmed_file_gives_the_frames_that_are_shown(tmp_path: Path) -> None:
     assert sample["time"].tolist() == times
 
 
+def test_frames_that_refer_to_what_was_cut_off_are_left_out(tmp_path: Path) -> None:
+    """As PyAV leaves them out; a remark says so."""
+    path = cut(Path(video(tmp_path / "a.mkv", frames=24, **OPEN)), 1)
+    with av.open(path) as container:
+        packets = sum(packet.size > 0 for packet in container.demux())
+    sample, (frames, times) = read_one(path), decoded(path)
+    assert np.array_equal(sample["clip"], frames)
+    assert sample["time"].tolist() == times
+    assert len(times) < packets
+    assert "refer to others that were cut off, and are left out" in "".join(open_sources([path]).remarks)
+
+
 def test_turned_deep_and_with_sound_is_said(tmp_path: Path) -> None:
-    """Frames are turned clockwise as the header says; remarks say so, and what becomes of 10 bits and sound.
+    """Frames are turned clockwise as the header says; remarks say so, and what becomes of 10 bits, fields and sound.
 
     Without a name their field is `video`.
     """
@@ -69,8 +85,16 @@ def test_turned_deep_and_with_sound_is_said(tmp_path: Path) -> None:
     assert np.array_equal(clip, np.rot90(decoded(path)[0], -1, axes=(1, 2)))
     deep = open_sources([f"clip={video(tmp_path / 'deep.mkv', codec='ffv1', pixels='yuv420p10le')}"])
     loud = open_sources([f"clip={with_sound(Path(video(tmp_path / 'loud.mp4')))}"])
-    said = "".join([*source.remarks, *deep.remarks, *loud.remarks])
-    for words in ("turned as its header says", "more than 8 bits a value", "sound is not packed"):
+    wide = {"x264-params": "sar=4/3"}
+    lines = open_sources([f"clip={video(tmp_path / 'lines.mkv', flags='+ildct+ilme', **wide)}"])
+    said = "".join([*source.remarks, *deep.remarks, *loud.remarks, *lines.remarks])
+    for words in (
+        "turned as its header says",
+        "more than 8 bits a value",
+        "sound is not packed",
+        "interlaced",
+        "not square",
+    ):
         assert words in said
     assert open_sources([str(path)]).fields[0].name == "video"
 
@@ -158,9 +182,10 @@ def test_damage_that_ffmpeg_guesses_over_is_an_error(tmp_path: Path) -> None:
     assert concealed > 0
 
 
-def test_a_large_clip_is_read_by_pieces(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{"g": "8", "bf": "2", "preset": "ultrafast"}, OPEN | {"preset": "veryfast"}])
+def test_a_large_clip_is_read_by_pieces(tmp_path: Path, options: dict[str, str]) -> None:
     """Frames of a clip above 32 MiB are decoded on, or from a key frame, and are the same from any place."""
-    path = video(tmp_path / "large.mp4", frames=50, height=480, width=640, g="8", bf="2", preset="ultrafast")
+    path = video(tmp_path / "large.mp4", frames=50, height=480, width=640, **options)
     ((clip,),) = (block["clip"] for block in open_sources([f"clip={path}"]).read())
     frames, _ = decoded(path)
     assert not isinstance(clip, np.ndarray)
