@@ -45,6 +45,7 @@ def complete(kind: str, source: TableSource, facts: ArrayFacts) -> Source:
         SourceError: constants differ between the samples.
     """
     options, choice = source.options, choice_of(source.options)
+    source.origin = {}  # made anew below: there may be a million files in it
     trees, table = source.table, facts.kept(source.table)
     if useless := set(options.skip) - facts.used:
         raise UsageError(f"--skip {min(useless)}: {facts.text} has no such array or group")
