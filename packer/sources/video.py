@@ -113,6 +113,9 @@ def look_at(path: str) -> tuple[Video, VideoFrame, tuple[str, ...]]:
             stream.metadata.get("alpha_mode", "0") != "0"
         ):
             raise SourceError(f"has an alpha channel ({name}), which is not packed; {_ADVICE} (-pix_fmt yuv420p)", path)
+        if not _is_turned_by_quarters(frame):
+            how = "mirrored, or turned by less than a quarter"
+            raise SourceError(f"is to be shown {how}, as its header says, which is not done; {_ADVICE}", path)
         if any(component.bits > 8 for component in frame.format.components):
             notes.append("its frames have more than 8 bits a value, and become uint8")
         if frame.rotation:
@@ -126,6 +129,15 @@ def look_at(path: str) -> tuple[Video, VideoFrame, tuple[str, ...]]:
         if container.streams.audio:
             notes.append("its sound is not packed")
         return video, frame, tuple(notes)
+
+
+def _is_turned_by_quarters(frame: VideoFrame) -> bool:
+    """Return whether a frame is shown as it is, or turned, and not mirrored: a rotation does not tell these apart."""
+    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return True
+    a, b, _, c, d = map(int, np.frombuffer(bytes(matrix), np.int32)[:5])
+    return (b == c == 0 and a * d > 0) or (a == d == 0 and b * c < 0)
 
 
 def _demux(container: InputContainer, stream: VideoStream, path: str, first: list[VideoFrame] | None = None) -> Video:

@@ -8,9 +8,10 @@ from typing import Any
 import av
 import numpy as np
 
-#: The matrix of a track of mp4 that is shown as it is, and of one that is turned by 90 degrees.
-_UPRIGHT = np.array([1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30], ">i4").tobytes()
-_TURNED = np.array([0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30], ">i4").tobytes()
+
+def _matrix(a: int, b: int, c: int, d: int) -> bytes:
+    """Return the matrix of a track of mp4."""
+    return np.array([a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30], ">i4").tobytes()
 
 
 def video(
@@ -78,11 +79,11 @@ def with_streams(path: Path, videos: int) -> str:
     return str(path)
 
 
-def turned(path: Path) -> str:
-    """Mark an mp4 as one that is to be turned by 90 degrees, as phones do."""
-    data = path.read_bytes()
-    at = data.index(_UPRIGHT, data.index(b"tkhd"))
-    path.write_bytes(data[:at] + _TURNED + data[at + len(_TURNED) :])
+def turned(path: Path, matrix: tuple[int, int, int, int] = (0, 1, -1, 0)) -> str:
+    """Mark an mp4 as one that is to be turned by 90 degrees, as phones do, or shown by another matrix."""
+    data, upright = path.read_bytes(), _matrix(1, 0, 0, 1)
+    at = data.index(upright, data.index(b"tkhd"))
+    path.write_bytes(data[:at] + _matrix(*matrix) + data[at + len(upright) :])
     return str(path)
 
 

@@ -145,12 +145,14 @@ def test_frames_are_resized_by_swscale(tmp_path: Path) -> None:
 
 
 def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
-    """Cut, without a frame or stream, with two or an alpha channel: each is named, and the others are packed."""
+    """Cut, without a frame or stream, with two or an alpha channel, mirrored: each is named, the others are packed."""
     whole = Path(video(tmp_path / "in/whole.mkv", frames=40, g="10"))
     data = whole.read_bytes()
     (tmp_path / "in/cut.mkv").write_bytes(data[: len(data) // 2])
     (tmp_path / "in/empty.mp4").write_bytes(b"")
     video(tmp_path / "in/alpha.mov", codec="prores_ks", pixels="yuva444p10le")
+    for name, matrix in (("mirrored", (-1, 0, 0, 1)), ("flipped", (1, 0, 0, -1)), ("swapped", (0, 1, 1, 0))):
+        turned(Path(video(tmp_path / f"in/{name}.mp4")), matrix)
     with_streams(tmp_path / "in/two.mkv", 2)
     with_streams(tmp_path / "in/sound.mp4", 0)
     errors: list[SourceError] = []
@@ -159,6 +161,7 @@ def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
     said = {Path(error.path or "").name: error.reason for error in errors}
     assert "and says that it is" in said["cut.mkv"]
     assert "alpha channel" in said["alpha.mov"]
+    assert all("is to be shown mirrored" in said[f"{name}.mp4"] for name in ("mirrored", "flipped", "swapped"))
     assert "cannot be decoded" in said["empty.mp4"]
     assert "has 2 streams of video" in said["two.mkv"]
     assert "has no stream of video" in said["sound.mp4"]
