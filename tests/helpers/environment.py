@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,10 +24,10 @@ HAS_TORCH = find_spec("torch") is not None
 
 
 class _Absent:
-    """Stands for any name of a package that is not there: a test that calls it is skipped."""
+    """Stands for any name of a package that is not there."""
 
     def __new__(cls, *_: object, **__: object) -> _Absent:
-        pytest.skip("torch is not installed here")
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 
 class _AbsentPackage(ModuleType):
@@ -36,8 +37,17 @@ class _AbsentPackage(ModuleType):
         return _Absent
 
 
-def skip_without_torch() -> None:
-    """Where torch is not there, have tests that use it, or readers, skipped when they do so."""
+def import_without_torch() -> None:
+    """Where torch is not there, let tests that use it, or readers, be imported: they fail when they do so."""
     if not HAS_TORCH:
         for name in ("torch", "torch.utils", "torch.utils.data", "readers"):
-            sys.modules[name] = _AbsentPackage(name)
+            sys.modules.setdefault(name, _AbsentPackage(name))
+
+
+def skip_without_torch(report: pytest.TestReport) -> None:
+    """Where torch is not there, make a failure that is due to it a skipped test."""
+    if HAS_TORCH or not report.failed:
+        return
+    text = report.longreprtext + "".join(content for _, content in report.sections)
+    if re.search(r"No module named 'torch'|needs the package torch|metadata was found for torch|at torch\.", text):
+        report.outcome, report.longrepr = "skipped", (str(report.location[0]), 0, "torch is not installed here")
