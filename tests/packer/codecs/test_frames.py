@@ -58,10 +58,10 @@ def test_frames_go_where_they_are_to_go(codec: str) -> None:
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-@pytest.mark.parametrize("channels", [3, 0])
-def test_the_filter_is_undone_where_shapes_are_told(dtype: str, channels: int) -> None:
-    """Of images of any sizes, and channels that differ; else the frames hold them as they were stored."""
-    sizes = [(9, 5), (1, 8), (30, 20), (0, 6), (2, 7)]
+@pytest.mark.parametrize(("channels", "many"), [(3, True), (0, True), (3, False)])
+def test_the_filter_is_undone_where_shapes_are_told(dtype: str, channels: int, many: bool) -> None:
+    """Of images of any sizes and channels, also of as many pixels; else the frames hold them as they were stored."""
+    sizes = [(9, 5), (1, 8), (30, 20), (0, 6), (2, 7)] if many else [(4, 6), (6, 4)]
     shapes = [(*size, channels or n + 1) for n, size in enumerate(sizes)]
     rng = np.random.default_rng(0)
     whole = [rng.integers(0, 2**16 if n == 1 else 4, shape).astype(dtype) for n, shape in enumerate(shapes)]

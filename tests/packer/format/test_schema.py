@@ -109,6 +109,7 @@ def test_other_names_are_taken(name: str) -> None:
         {"frame": {"rows": 0}},
         {"frame": {"samples": -1}},
         {"frame": {"samples": 2**33}},
+        {"shape": [64, 64, 3], "frame": {"samples": 2**12}},
         {"frame": {"columns": 1}},
         {"kind": "array", "codec": [], "shape": []},
         {"extra": 1},
