@@ -660,7 +660,7 @@ def test_ranks_out_of_step_share_a_cache(many, room) -> None:
     read = [next(ranks[0])["label"].tolist(), next(ranks[1])["label"].tolist()]
     ahead_of = threading.Thread(target=lambda: read.extend(batch["label"].tolist() for batch in ranks[0]))
     ahead_of.start()
-    time.sleep(0.5)  # it is ahead by now, as far as there is room
+    time.sleep(0.2)  # it is ahead by now, as far as there is room
     read.extend(batch["label"].tolist() for batch in ranks[1])
     ahead_of.join()
     assert sorted(number for batch in read for number in batch) == list(range(SHARDS * SAMPLES))

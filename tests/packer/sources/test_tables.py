@@ -265,12 +265,12 @@ def test_a_missing_value_is_named_filled_or_left_out(tmp_path: Path) -> None:
 
 def test_rows_of_a_large_group_are_decoded_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any part of them is those rows, and the error of one names its number in the file."""
-    monkeypatch.setattr("packer.sources.tables.arrow.BLOCK_BYTES", 1)  # a batch a row
     lists = [[n] * n for n in range(5)]
-    parquet.write_table(pa.table({"x": range(5), "l": lists}), tmp_path / "a.parquet")
-    for start, stop in ((0, 5), (1, 3), (2, 5), (4, 5)):
-        expected = {"x": list(range(start, stop)), "l": lists[start:stop]}
-        assert rows(tmp_path / "a.parquet", start, stop) == expected
+    for nbytes in (2**20, 1):  # a batch of all rows, and one of each
+        monkeypatch.setattr("packer.sources.tables.arrow.BLOCK_BYTES", nbytes)
+        parquet.write_table(pa.table({"x": range(5), "l": lists}), path := tmp_path / f"{nbytes}.parquet")
+        for start, stop in ((0, 5), (1, 3), (2, 5), (4, 5)):
+            assert rows(path, start, stop) == {"x": list(range(start, stop)), "l": lists[start:stop]}
     parquet.write_table(pa.table({"x": [0, 1, 2, None, 4]}), tmp_path / "b.parquet")
     for start in (0, 2):
         with pytest.raises(SourceError, match="row 3: column x has no value"):
