@@ -196,7 +196,7 @@ def _settings(_server: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Itera
             "AWS_EC2_METADATA_DISABLED": "true",
         }.items():
             patch.setenv(name, value)
-        # Every client reads how the services of Amazon are spoken to: a tenth of a second each, of three hundred.
+        # Every client reads how the services of Amazon are spoken to: once is enough for all of them.
         patch.setattr("botocore.session.create_loader", functools.cache(botocore.loaders.create_loader))
         fsspec.filesystem("s3").mkdir("bucket")
         yield
