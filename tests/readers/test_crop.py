@@ -403,7 +403,7 @@ def test_crops_larger_than_frames_of_several_samples_may_be(packed):
 
 
 def test_places_are_multiples(tmp_path: Path) -> None:
-    """Crop(multiple=n): random places and the middle are multiples of n, so that a mosaic keeps its pattern."""
+    """Of `multiple`, so that a mosaic keeps its pattern, and of all scales: crops of every field begin at one place."""
     with DatasetWriter(
         tmp_path / "d", fields=[FieldSpec(name="x", dtype="uint8", kind="image", shape=(9, 11, 1))]
     ) as w:
@@ -414,6 +414,11 @@ def test_places_are_multiples(tmp_path: Path) -> None:
         places.add(divmod(int(dataset[0]["x"][0, 0, 0]), 11))
     assert places == {(row, column) for row in (0, 3) for column in (0, 3, 6)}
     assert int(PackedDataset(tmp_path / "d", crop=Crop(4, "x", multiple=3, at="center"))[0]["x"][0, 0, 0]) == 3
+    with DatasetWriter(tmp_path / "scales") as writer:
+        writer.add({f"x{scale}": np.arange(0, 36, scale)[:, None] + np.zeros(36 // scale, int) for scale in (1, 2, 3)})
+    dataset = PackedDataset(tmp_path / "scales", crop=Crop(12, "x1", aligned={"x2": 2, "x3": 3}))
+    for sample in (dataset[0] for _ in range(20)):
+        assert len({int(sample[name][0, 0]) for name in ("x1", "x2", "x3")}) == 1
     with pytest.raises(UsageError, match="multiple 0"):
         Crop(4, "x", multiple=0)
 

@@ -188,6 +188,10 @@ def test_what_is_chosen_within_a_loop_holds_for_the_next(rows):
                     if is_left:
                         break
             assert got == epochs[0][: len(got)]
+            if not is_left:  # the state says so, too
+                resumed = Loader(dataset, 100, seed=2, shuffle=True)
+                resumed.load_state_dict(loader.state_dict())
+                assert rest(resumed) == expected
             assert rest(loader) == expected
 
 

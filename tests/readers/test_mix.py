@@ -146,6 +146,14 @@ def test_mixed_orders_are_the_same_for_ever() -> None:
     assert Mixed((6, 3), (2.0, 1.0), shuffle=False).epoch(5).tolist() == [0, 6, 1, 2, 7, 3, 4, 8, 5]
 
 
+def test_datasets_that_are_alike_are_drawn_unlike() -> None:
+    """With orders of their own as well, no pass over one goes through the samples as a pass over the other does."""
+    order = Mixed((9, 9), (1.0, 1.0), orders=(Shuffled(9), Shuffled(9)))
+    epochs = [order.epoch(number) for number in range(3)]
+    passes = [tuple(half.tolist()) for epoch in epochs for half in (epoch[epoch < 9], epoch[epoch >= 9] - 9)]
+    assert len(set(passes)) == 6
+
+
 def test_epochs_in_order_reach_every_sample() -> None:
     """Without shuffle, an epoch that ends with the smaller dataset goes on in the larger one where the last stopped."""
     order = Mixed((10, 2), (1.0, 1.0), shuffle=False)
