@@ -348,7 +348,7 @@ class WholeReader(FieldReader):
         Raises:
             DamagedError: a frame cannot be decoded.
         """
-        flat = (allocate or fresh)(int(located.nbytes.sum()))
+        flat = (allocate or fresh)(int(located.nbytes.sum()) if self.is_ragged else len(located) * self._fixed_bytes)
         self.places.decode(located, flat.numpy())
         if not self.is_ragged:
             return self._shaped(flat, len(located))

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 #: Numbers, sizes or addresses.
 Numbers = NDArray[np.int64]
 
-#: With more ends of stretches between two entries of a table, a search is as fast.
-_MOST_ENDS = 3
+#: With more ends of stretches between two entries of a table, a search is as fast; and so it is for so few numbers.
+_MOST_ENDS, _FEW_NUMBERS = 3, 32
 
 
 def finder(ends: Numbers) -> Callable[[Numbers], Numbers]:
@@ -28,6 +28,8 @@ def finder(ends: Numbers) -> Callable[[Numbers], Numbers]:
         if most <= _MOST_ENDS:
 
             def find(numbers: Numbers) -> Numbers:
+                if len(numbers) <= _FEW_NUMBERS:
+                    return ends.searchsorted(numbers, side="right")
                 stretches = table.take(numbers >> shift, mode="clip")
                 for _ in range(most):
                     stretches += numbers >= bounds.take(stretches)

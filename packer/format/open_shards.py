@@ -33,6 +33,7 @@ class OpenShards:
         arrays: where each index array of each shard starts, (shards,), by name; an attribute, too.
 
     Attributes:
+        are_closed: whether each shard was never open, (shards,).
         are_all: whether all shards were opened.
         zero_at: address of sample 0 of all, as seen from each chunk, (chunks,), if samples lie there one after another.
         span_at: address of byte 0 of the column's stored bytes, as seen from each chunk, (chunks,).
@@ -54,7 +55,8 @@ class OpenShards:
     ) -> None:
         self._first, self._base = first, base
         self.indexes = indexes
-        self.are_all = None not in indexes
+        self.are_closed = np.array([index is None for index in indexes], bool)
+        self.are_all = not self.are_closed.any()
         self.zero_at, self.span_at, self.low, self.high, ends = table
         self.odd = int(np.bitwise_or.reduce(self.low, initial=0))
         self.find_chunk = finder(ends[:-1])
