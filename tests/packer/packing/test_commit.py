@@ -235,6 +235,18 @@ def test_a_run_whose_files_were_removed_publishes_nothing(tmp_path):
     assert not list(out.glob("manifest*"))
 
 
+def test_a_run_that_came_too_late_leaves_what_is_finished(tmp_path):
+    """The same command may use it; what was half written goes."""
+    with changing(LocalPlace(tmp_path / "out")) as change:
+        change.begin(note())
+        finished = tmp_path / "out" / "unfinished" / f"{change.run}-00000.json"
+        half = tmp_path / "out" / "shards" / f"{change.run}-00001.lmdb.01234567.partial"
+        for path in (finished, half):
+            path.touch()
+        assert change.leave() == 1
+        assert (finished.exists(), half.exists()) == (True, False)
+
+
 def test_a_copy_never_names_what_is_gone(tmp_path):
     """Stopped when the copy alone is new, and followed by another command, the copy is that of the dataset again."""
     out = packed(tmp_path / "out")
