@@ -19,6 +19,7 @@ from typing import Any
 import lz4.block
 import numpy as np
 import pytest
+from environment import HAS_TORCH
 from filelock import FileLock
 from stored_frames import mixed, stored
 
@@ -168,6 +169,7 @@ FRESH = """
 """
 
 
+@pytest.mark.skipif(not HAS_TORCH, reason="it reads in a process of its own")
 def test_another_process_compiles(tmp_path: Path) -> None:
     """Frames are decoded one by one meanwhile, then by the loops; a worker that is forked starts no such process.
 
