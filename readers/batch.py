@@ -261,14 +261,14 @@ class Origin(NamedTuple):
         gathered: the whole batch.
         size: items of that batch.
         number: which of them it is.
-        leaves, tree: its contents when it was made, as torch's pytree flattens them.
+        leaves, tree: its contents when it was made, as `_flatten` gives them.
     """
 
     gathered: Any
     size: int
     number: int
     leaves: list[Any]
-    tree: pytree.TreeSpec
+    tree: Any
 
 
 class Sample(dict[str, Any]):
@@ -401,13 +401,20 @@ def _item(gathered: Any, size: int, number: int) -> Any:
     if type(contents) is not dict:
         return contents
     item = Sample(contents)
-    item.origin = Origin(gathered, size, number, *pytree.tree_flatten(contents))
+    item.origin = Origin(gathered, size, number, *_flatten(contents))
     return item
+
+
+def _flatten(contents: dict[str, Any]) -> tuple[list[Any], Any]:
+    """Return what torch's pytree does: the leaves, and what tells how they lie; without it if none holds others."""
+    if all(type(value) in (torch.Tensor, str) for value in contents.values()):
+        return list(contents.values()), list(contents)
+    return pytree.tree_flatten(contents)
 
 
 def _is_unchanged(item: Any) -> bool:
     """Return whether an item holds the very objects that it was made with; an equal copy counts as a change."""
-    leaves, tree = pytree.tree_flatten(dict(item))
+    leaves, tree = _flatten(dict(item))
     assert item.origin is not None, "items of a batch know it"
     same: bool = tree == item.origin.tree and all(map(is_, leaves, item.origin.leaves))
     return same
