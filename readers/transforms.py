@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from packer.errors import UsageError
-from readers.batch import Several, as_result, as_sample, batch_of, flatten_results, item_of, join, only_item
+from readers.batch import Several, as_result, as_sample, batch_of, flatten_results, items_of, join, only_item
 from readers.draws import BATCHES, SAMPLES, Visits, Words, draw_words
 
 Transform = Callable[..., Any]
@@ -101,7 +101,7 @@ class Transforms:
 
     def _change_samples(self, batch: dict[str, Any], size: int, seeds: Words | None) -> list[Any]:
         """Return the samples of a gathered batch, each as it was changed, or `Several`."""
-        samples = [item_of(batch, number, size) for number in range(size)]
+        samples = items_of(batch, size)
         if self.sample is None:
             return samples
         return list(map(as_result, change_samples(self.sample, samples, seeds if self._sample_draws else None)))

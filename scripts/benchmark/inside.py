@@ -50,7 +50,7 @@ def append(sources: list[str], out: str) -> int:
 
 
 @lru_cache(maxsize=1)
-def _loader(path: str, batch: int, way: str = "Loader") -> Any:
+def loader_of(path: str, batch: int, way: str = "Loader") -> Any:
     from torch.utils.data import DataLoader  # converting is done without torch
 
     from readers import Loader, PackedDataset
@@ -91,12 +91,12 @@ def content(path: str, batch: int, first: float, way: str = "Loader") -> int:
     """
     import torch
 
-    misses = _loader.cache_info().misses
-    _loader(path, batch, way)
-    if _loader.cache_info().misses > misses:
+    misses = loader_of.cache_info().misses
+    loader_of(path, batch, way)
+    if loader_of.cache_info().misses > misses:
         read(path, batch, first, way)
     total = 0
-    for fields in _loader(path, batch, way):
+    for fields in loader_of(path, batch, way):
         for values in fields.values():
             is_plain = isinstance(values, torch.Tensor | np.ndarray)
             values = torch.as_tensor(values if is_plain else values.values)  # of clouds: Ragged
@@ -106,7 +106,7 @@ def content(path: str, batch: int, first: float, way: str = "Loader") -> int:
 
 def read(path: str, batch: int, seconds: float, way: str = "Loader") -> int:
     """Read epochs for at least so long; return the number of samples."""
-    loader, start, epochs = _loader(path, batch, way), time.perf_counter(), 0
+    loader, start, epochs = loader_of(path, batch, way), time.perf_counter(), 0
     while not epochs or time.perf_counter() - start < seconds:
         for _ in loader:
             pass

@@ -21,6 +21,8 @@ from benchmark.measuring import Side, checksum, epochs, files_of
 from readers import Loader, PackedDataset
 
 Values = NDArray[Any]
+#: What `takes` is called in the tables.
+TAKES = "np.take, a tensor of each array"
 
 
 def loader_side(

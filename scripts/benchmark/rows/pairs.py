@@ -11,14 +11,13 @@ from file_datasets import InMemory, lmdb_samples, pair_files
 from inputs.pictures import SCALE
 
 from benchmark.inputs import LARGE, PNG_READ, SMALL, lmdb_pairs, pair_sources, pairs, png_pairs
-from benchmark.loops import Values, data_loader, data_loaders, in_ram, indexing, limits, loader_side, takes
+from benchmark.loops import TAKES, Values, data_loader, data_loaders, in_ram, indexing, limits, loader_side, takes
 from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of
 from benchmark.store import Bench
 from packer.convert import convert
 from readers import Crop, Loader, Mix, PackedDataset
 
 LIMIT = "the limit: index_select or np.take"
-TAKES = "np.take, a tensor of each array"
 INDEXING = "in-RAM x[idx]"
 NONE = "the same, none"
 PNG = "PNG files, Pillow, DataLoader"

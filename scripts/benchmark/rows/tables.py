@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from benchmark.inputs import rows
-from benchmark.loops import Values, indexing, limits, loader_side
-from benchmark.measuring import Row, Side, checksum
+from benchmark.inside import SOME, loader_of
+from benchmark.loops import TAKES, Values, indexing, limits, loader_side, takes
+from benchmark.measuring import Row, Side, checksum, epochs
 from benchmark.store import Bench
 from readers import PackedDataset
 
-BATCH = 100
+BATCH, SMALL_BATCH = 100, 8
 LIMIT = "the limit: index_select or np.take"
 INDEXING = "in-RAM x[idx], y[idx]"
 
@@ -33,3 +34,16 @@ def against_indexing(bench: Bench, codec: str, shuffle: bool | str) -> list[Side
 def against_limit(bench: Bench) -> list[Side]:
     """Compare with the fastest gather in RAM."""
     return [_loader(bench), *limits(_fields(bench), BATCH)]
+
+
+@Row("rows, none, batch 8, batch_transform", TAKES, at_least=0.48, way="batch_transform")
+@Row("rows, none, batch 8, sample_transform", TAKES, at_least=0.18, way="sample_transform")
+@Row("rows, none, batch 8, as_numpy", TAKES, at_least=0.58, way="as_numpy")
+@Row("rows, none, batch 8, channels_last=False", TAKES, at_least=0.58, way="channels_last=False")
+@Row("rows, none, batch 8, ds[numbers]", TAKES, at_least=0.2, way="ds[numbers]")
+@Row("rows, none, batch 8, DataLoader", TAKES, at_least=0.07, way="DataLoader")
+def small_batches(bench: Bench, way: str) -> list[Side]:
+    """Read some rows as people do, besides by a plain Loader."""
+    loader = loader_of(str(bench.packed(rows, codec="none")), SMALL_BATCH, way)
+    some = [values[:SOME] for values in _fields(bench)]
+    return [epochs(way, lambda: loader, len(some[0]), checksum(some)), *takes(some, SMALL_BATCH)]
