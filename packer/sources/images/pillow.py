@@ -63,6 +63,8 @@ READERS: dict[str, Any] = {
 _BITS, _PHOTOMETRIC, _DESCRIPTION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 270, 277, 338, 339
 _STRIP_BYTES, _TILE_BYTES, _STRIPS, _TILES = 279, 325, 273, 324
 _COMPRESSION, _JPEG, _JPEG_TABLES, _PLANES, _SEPARATE = 259, 7, 347, 284, 2
+#: Tag of the images that one directory has, one behind another (ImageDepth of SGI).
+_DEPTH = 32997
 #: Tag of directories below that of an image: smaller copies of it.
 _SUB_DIRECTORIES = 330
 #: Descriptions of a TIFF whose one directory stands for a stack, by ImageJ and by tifffile.
@@ -281,8 +283,8 @@ def _open_tiff(file: str | io.BytesIO) -> Image.Image | None:
 def _is_as_meant(image: TiffImagePlugin.TiffImageFile) -> bool:
     """Return whether Pillow gives all pixels of a TIFF, with all their bits and where the file has them.
 
-    Of the others it leaves out pages and channels, cuts values to 8 or 32 bits, takes signed ones for unsigned, turns
-    pixels as the orientation tag says, divides by alpha, or inverts nothing where white is 0 in more than 8 bits.
+    Of the others it leaves out pages, slices and channels, cuts values to 8 or 32 bits, takes signed ones for unsigned,
+    turns pixels as the orientation tag says, divides by alpha, or inverts nothing where white is 0 in more than 8 bits.
     """
     tags = image.tag_v2
     dtype = _DECODINGS.get(image.mode, _DECODINGS["RGB"]).dtype
@@ -291,6 +293,7 @@ def _is_as_meant(image: TiffImagePlugin.TiffImageFile) -> bool:
     return not (
         getattr(image, "n_frames", 1) > 1
         or (_DESCRIPTION in tags and _STACK.search(str(tags[_DESCRIPTION])))
+        or _tag(tags, _DEPTH, 1) > 1
         or _tag(tags, _SAMPLES, 1) > len(image.getbands())
         or bits > 8 * np.dtype(dtype).itemsize
         or (dtype == "uint8" and form == _SIGNED)

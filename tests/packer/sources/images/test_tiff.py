@@ -99,6 +99,7 @@ STACKS: dict[str, tuple[np.ndarray, dict[str, Any]]] = {
     "OME": (PAGES.reshape(3, 2, 32, 48), {"ome": True, "metadata": {"axes": "ZCYX"}}),
     "ImageJ": (PAGES.reshape(3, 2, 32, 48), {"imagej": True, "metadata": {"axes": "ZCYX"}}),
     "big-endian": (PAGES, {"byteorder": ">"}),
+    "slices": (PAGES, {"volumetric": True, "photometric": "minisblack"}),
 }
 
 
