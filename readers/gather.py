@@ -37,6 +37,7 @@ from packer.format import DTYPES, Numbers, join
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+_NUMPY_DTYPES = {dtype: np.dtype(name) for name, dtype in TORCH_DTYPES.items()}
 #: Element types in which torch copies records, of 1, 2, 4 and 8 bytes.
 UNITS = torch.uint8, torch.int16, torch.int32, torch.int64
 #: Torch copies fewer elements than this by one thread.
@@ -182,7 +183,8 @@ class Records:
             _threads.note(nbytes, time.perf_counter() - began)
         elif self._items is not None and allocate is None:
             records = self._items.take(elements) if self._count == 1 else self._items[elements]
-            out = torch.from_numpy(records.view(np.uint8))
+            # Views of numpy cost a fourth of torch's.
+            return torch.from_numpy(records.view(_NUMPY_DTYPES[dtype]).reshape(len(elements), *shape))
         elif self._length >= LONG_BYTES:
             out = (allocate or fresh)(nbytes)
             join(self._memory.numpy(), addresses, np.full(len(addresses), self._length), out.numpy())
