@@ -170,7 +170,8 @@ def parsed(path: str, data: bytes, options: SourceOptions, layout: Layout = ()) 
             table = _strings(
                 data, delimiter, len(names), {names.index(name): fields[name] for name in names if name in fields}
             )
-            return table.rename_columns([name for name in names if name in fields])
+            if not any(map(_has_long, table.columns)):
+                return table.rename_columns([name for name in names if name in fields])
     columns = dict(zip(names, _strings(data, delimiter, len(names)).columns, strict=True))
     skipped = {name for name in names if any(naming(name, [skip]) for skip in options.skip)}
     typed = {
@@ -257,7 +258,10 @@ def _typed(name: str, text: Any, laid: LaidField | None) -> Any:
     trimmed = compute.utf8_trim_whitespace(text)
     numbers = compute.if_else(compute.is_in(trimmed, value_set=pa.array(_MISSING)), None, trimmed)
     if laid:
-        return numbers.cast(_type_of(laid))
+        values = numbers.cast(_type_of(laid))
+        if laid.dtype == "float64" and _loses(numbers, values):  # whole numbers alone in a piece are int64 there
+            raise SourceError(f"column {name} holds whole numbers that float64 does not, and others; --skip {name}")
+        return values
 
     def all_are(form: str) -> bool:
         return compute.all(compute.match_substring_regex(numbers, form)).as_py() is True
@@ -275,6 +279,13 @@ def _typed(name: str, text: Any, laid: LaidField | None) -> Any:
             values = numbers.cast(kind)
             return text if kind == "float64" and _loses(numbers, values) else values
     return text
+
+
+def _has_long(values: Any) -> bool:
+    """Return whether a column of Arrow holds numbers of float64 in whose place the text may have had others."""
+    from pyarrow import compute, types
+
+    return types.is_float64(values.type) and (compute.max(compute.abs(values)).as_py() or 0) >= _WHOLE_IN_FLOAT
 
 
 def _loses(numbers: Any, values: Any) -> bool:

@@ -210,6 +210,20 @@ def test_numbers_that_float64_does_not_hold_are_text(tmp_path: Path, number: str
     assert rows(tmp_path / "a.csv") == {"x": ["1.5", number], "y": [number, "1.5"], "z": [math.inf, 2.0**53 + 2]}
 
 
+def test_long_whole_numbers_beside_others_further_on_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece alone would be int64 or float64; those that float64 holds are taken."""
+    monkeypatch.setattr("packer.sources.tables.text._PIECE_BYTES", 10)
+    for number, is_held in ((2**53 + 2, True), (2**53 + 1, False)):
+        (tmp_path / "a.csv").write_text(f"x\n{number}\n1.5\n-inf\n")
+        if is_held:
+            assert rows(tmp_path / "a.csv") == {"x": [number, 1.5, -math.inf]}
+            continue
+        with pytest.raises(SourceError, match="column x holds whole numbers that float64 does not, and others"):
+            rows(tmp_path / "a.csv")
+
+
 @pytest.mark.parametrize(("line", "is_said"), [("1,2", True), ("0.5,cat", True), ("0,1", False), ("a,2", False)])
 def test_a_first_line_of_numbers_is_said(tmp_path: Path, line: str, is_said: bool) -> None:
     """It may be a row; pandas numbers columns from 0."""
