@@ -27,6 +27,8 @@ from packer.sources.tars.members import PICTURE, READERS
 from packer.watcher import Watcher
 
 _IMAGE = "image"
+#: Column of the members of a tar that are hidden, and so no samples.
+_HIDDEN = "hidden members"
 #: Decoded bytes that a block holds at most, as of loose pictures: they stay in the cache of the processor.
 _BLOCK_BYTES = 2**19
 
@@ -37,12 +39,13 @@ def look(row: Row, options: SourceOptions) -> list[Header | SourceError]:
         headers: list[Header | SourceError] = []
         entries, end = index_of(tar)
         samples = _samples(entries, row.path, options.skip)
-        after = {AFTER.format(""): extra} if (extra := bytes_after(tar, end)) else {}
+        said = {AFTER.format(""): bytes_after(tar, end), _HIDDEN: sum(_is_hidden(entry.name) for entry in entries)}
+        said = {text: count for text, count in said.items() if count}
         for key, members in samples.items():
             try:
                 header = _header(key, _fields(members), tar, options)
-                headers.append(header._replace(numbers={**header.numbers, **after}))
-                after = {}  # the file is named once
+                headers.append(header._replace(numbers={**header.numbers, **said}))
+                said = {}  # the file is named once
             except SourceError as error:
                 headers.append(SourceError(error.reason, f"{row.path}/{key}.{error.path}"))
     return headers
@@ -57,7 +60,7 @@ def _samples(entries: Sequence[Entry], path: str, skip: Sequence[str]) -> dict[s
     samples, last = dict[str, list[Member]](), ""
     for entry in entries:
         folder, slash, name = entry.name.rpartition("/")
-        if name.startswith("."):  # such as ._a.jpg, which macOS adds
+        if _is_hidden(name):
             continue
         key, _, suffix = name.partition(".")
         key, member = folder + slash + key, Member(suffix.lower(), entry.at, entry.size)
@@ -73,6 +76,11 @@ def _samples(entries: Sequence[Entry], path: str, skip: Sequence[str]) -> dict[s
         samples.setdefault(key, []).append(member)
         last = key
     return samples
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a member is hidden, such as ._a.jpg, which macOS adds."""
+    return name.rpartition("/")[2].startswith(".")
 
 
 def _fields(members: Sequence[Member]) -> dict[str, Member]:
@@ -97,6 +105,8 @@ def _header(key: str, members: Mapping[str, Member], tar: OpenTar, options: Sour
 
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
     """Return the samples that have the fields of most; they are named by their keys, if no two tars have the same."""
+    if (hidden := table.numbers.get(_HIDDEN)) is not None:
+        remarks.append(f"skipped {int(hidden.sum()):,} hidden members of tars")
     table = agree_on_most(table, watcher, "differs from most samples: {how}; --skip leaves out a field")
     roots = next(iter(table.inputs.values())).roots or []
     if len(set(roots)) == len(roots):

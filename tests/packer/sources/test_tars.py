@@ -77,6 +77,17 @@ def members(samples: dict[str, dict[str, Any]]) -> dict[str, bytes]:
     return {f"{k}.{s}": encoded(s.rpartition(".")[2], v) for k, of in samples.items() for s, v in of.items()}
 
 
+def test_hidden_members_are_counted_and_left_out(tmp_path: Path) -> None:
+    """As hidden files of a folder are; the folder that was packed is none of them."""
+    path = write(tmp_path / "a.tar", {"./a.txt": b"a", "./._a.txt": b"", "./b.txt": b"b", "./.DS_Store": b""})
+    with tarfile.open(path, "a") as tar:
+        folder = tarfile.TarInfo(".")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+    source = open_sources([path])
+    assert (len(source), source.remarks) == (2, ["skipped 2 hidden members of tars"])
+
+
 def test_each_kind_of_member_is_a_field(tmp_path: Path) -> None:
     """Pictures, text, numbers, arrays and sound come out as they were; JPEG files are kept."""
     samples = {f"a/{n:03d}": values(n) for n in range(5)}
