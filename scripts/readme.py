@@ -25,6 +25,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -135,6 +136,7 @@ def _command(line: str, fails: bool) -> str:
 
 def _python(code: str, names: dict[str, Any], fails: bool) -> str:
     printed = io.StringIO()
+    names["print"] = partial(print, file=printed)  # what a library leaves behind may put sys.stdout back meanwhile
     try:
         with contextlib.redirect_stdout(printed):
             exec(compile(code, "<page>", "exec"), names)
