@@ -23,7 +23,7 @@ from readers.valid import remark
 
 #: To hand a batch over from another thread takes about half as long; what is quicker stays in the caller's thread.
 QUICK_SECONDS = 1e-4
-#: Batches that are tried before that is decided. The first one is slow: torch loads much at its first use.
+#: Batches that are tried before that is decided. The first ones are slow: torch loads much at its first use.
 TRIED = 4
 
 

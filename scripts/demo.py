@@ -37,7 +37,6 @@ class Job:
     #: Samples of many sizes cannot be stacked; a list of them is the least work for the files' side.
     collate: Callable[[list[Any]], Any] | None = None
     options: tuple[str, ...] = ()
-
     splits: tuple[str, ...] = ()
 
     @property
