@@ -262,8 +262,8 @@ def _plan_again(change: Change, damaged: _Damaged, source: Source, limits: Limit
         plan = plan_shards(samples, manifest.fields, sizes, conversion.edges()[:-1])
         for (entry, part, _), shard in zip(conversion.parts(samples), plan, strict=True):
             number = numbers[entry]
-            crashing = skipped.get(number, {})
-            makes[entry] = Make(part, shard, number not in skipped, number=number, crashing=crashing)
+            known_bad = skipped.get(number, {})
+            makes[entry] = Make(part, shard, number not in skipped, number=number, known_bad=known_bad)
     if missing := [entry for entry in bad_shards if entry not in makes]:
         words = ("is damaged too", "those as well") if makes else ("is damaged", "those")
         raise DatasetError(

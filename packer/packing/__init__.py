@@ -46,7 +46,6 @@ from packer.packing.rewrite import (
     Contents,
     Keep,
     Link,
-    Make,
     Shards,
     begin_packing,
     conclude,
@@ -60,8 +59,8 @@ from packer.packing.sizes import FieldSizes, field_sizes
 from packer.packing.source_files import SeenFiles, SourceFiles, Stamps, source_files
 from packer.packing.splits import SPLIT, Rule, Samples, join_splits, make_splits, parse_rules, share_out, split_text
 from packer.packing.tasks import (
+    Make,
     ShardReport,
-    ShardTask,
     Step,
     digest_samples,
     finish_shard,
@@ -101,7 +100,6 @@ __all__ = [
     "SeenFiles",
     "ShardPlan",
     "ShardReport",
-    "ShardTask",
     "Shards",
     "SharedPlan",
     "SourceFiles",

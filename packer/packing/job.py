@@ -23,9 +23,10 @@ from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.places import Place
 from packer.packing.plan import Plan, make_plan
 from packer.packing.rejected import Rejected, read_rejected
-from packer.packing.rewrite import Command, Make, Shards
+from packer.packing.rewrite import Command, Shards
 from packer.packing.source_files import SeenFiles, SourceFiles, source_files
 from packer.packing.splits import Samples, make_splits
+from packer.packing.tasks import Make
 from packer.sources import SampleSource, Source
 from packer.workers import Limits, check_may_start
 

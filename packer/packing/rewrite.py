@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,16 +31,14 @@ from packer.format import (
 )
 from packer.machine import processors
 from packer.packing.commit import Change
-from packer.packing.cutting import ShardPlan
 from packer.packing.manifest import shards_digest
 from packer.packing.note import Note, shard_file
 from packer.packing.options import ConvertOptions
 from packer.packing.places import LocalPlace, Place
 from packer.packing.rejected import Rejected
 from packer.packing.running import run_tasks
-from packer.packing.source_files import SourceFiles, Stamps
-from packer.packing.tasks import ShardReport, ShardTask, digest_samples
-from packer.sources import Source
+from packer.packing.source_files import SourceFiles
+from packer.packing.tasks import Make, ShardReport, ShardTask, digest_samples
 from packer.watcher import MERGING, PACKING
 from packer.workers import Limits
 
@@ -64,37 +62,6 @@ class Link:
 
     place: Place
     entry: ShardEntry
-
-
-@dataclass(frozen=True)
-class Make:
-    """A shard that is packed.
-
-    Attributes:
-        source: its samples alone.
-        shard: as the plan has it.
-        skip: skip samples that cannot be read, instead of stopping.
-        base: as in `ShardTask`.
-        number: in the names of its files; None for that of the plan.
-        stamps, crashing: as in `ShardTask`.
-    """
-
-    source: Source
-    shard: ShardPlan
-    skip: bool = False
-    base: tuple[ShardEntry, tuple[Field, ...]] | None = None
-    number: int | None = None
-    stamps: Stamps | None = None
-    crashing: Mapping[int, Rejected] = field(default_factory=dict)
-
-    @property
-    def key(self) -> int:
-        """Return the number in the names of its files."""
-        return self.shard.number if self.number is None else self.number
-
-    @property
-    def samples(self) -> int:
-        return self.shard.samples if self.base is None else self.base[0].samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,10 +225,10 @@ def _finish_shards(change: Change, command: Command, shards: Sequence[Keep | Lin
     makes = [shard for shard in shards if isinstance(shard, Make)]
     links = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Link)}
     watcher = command.options.watcher
-    finished = change.reports(ShardReport, {make.key for make in makes}) if makes else {}
+    finished = change.reports(ShardReport, {make.file_number for make in makes}) if makes else {}
     if not command.files.count:
         finished = {number: finished[number] for number in _find_same(change, makes, finished)}
-    todo = [make for make in makes if make.key not in finished]
+    todo = [make for make in makes if make.file_number not in finished]
     _warn_of_full_disk(change.place, sum(make.shard.file_bytes for make in todo))
     if links:
         watcher.step(MERGING, 0, sum(link.entry.samples for link in links.values()))
@@ -274,10 +241,10 @@ def _finish_shards(change: Change, command: Command, shards: Sequence[Keep | Lin
         begin_packing(command, finished.values(), sum(make.samples for make in makes))
     reports = finished | {report.number: report for report in pack_shards(change, command, todo)}
     entries = tuple(
-        reports[shard.key].entry if isinstance(shard, Make) else linked.get(number, shard.entry)
+        reports[shard.file_number].entry if isinstance(shard, Make) else linked.get(number, shard.entry)
         for number, shard in enumerate(shards)
     )
-    return Shards(entries, [reports[make.key] for make in makes], len(finished))
+    return Shards(entries, [reports[make.file_number] for make in makes], len(finished))
 
 
 def begin_packing(command: Command, finished: Iterable[ShardReport], samples: int) -> None:
@@ -294,20 +261,7 @@ def pack_shards(change: Change, command: Command, makes: Sequence[Make]) -> Iter
     # Workers of an executor may have another working directory.
     output = LocalPlace(place.path.absolute()) if options.executor and isinstance(place, LocalPlace) else place
     tasks = [
-        ShardTask(
-            make.source,
-            output,
-            change.run,
-            make.shard,
-            command.fields,
-            make.skip,
-            options.map_limit,
-            number=make.number,
-            base=make.base,
-            is_digested=not command.files.count,
-            stamps=make.stamps,
-            crashing=make.crashing,
-        )
+        ShardTask(make, output, change.run, command.fields, options.map_limit, is_digested=not command.files.count)
         for make in makes
     ]
     workers = 0 if command.limits is None else options.workers or processors()
@@ -317,7 +271,7 @@ def pack_shards(change: Change, command: Command, makes: Sequence[Make]) -> Iter
 def _find_same(change: Change, makes: Sequence[Make], finished: dict[int, ShardReport]) -> Iterator[int]:
     """Yield the numbers of finished shards whose samples in memory are those at hand."""
     for make in makes:
-        if (report := finished.get(make.key)) is not None:
+        if (report := finished.get(make.file_number)) is not None:
             is_same = report.samples_digest == digest_samples(make.source, make.skip)
             problem = "" if is_same else "differs from the source"
             try:
@@ -328,7 +282,7 @@ def _find_same(change: Change, makes: Sequence[Make], finished: dict[int, ShardR
             if problem:
                 _log.warning("%s: %s; it is packed again", report.entry.file, problem)
             else:
-                yield make.key
+                yield make.file_number
 
 
 def _take_shard(change: Change, link: Link, number: int, sizes: dict[str, int]) -> ShardEntry:

@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from queue import SimpleQueue
 
 from packer.errors import PackerError, SourceError, WriteError
@@ -74,7 +73,7 @@ def _run_processes(tasks: Sequence[ShardTask], workers: int, watcher: Watcher, l
                     continue
                 watcher.done(-amounts[number, 0], -amounts[number, 1])
                 lost.append((tasks[number], result))
-                if not tasks[number].skip:
+                if not tasks[number].make.skip:
                     _drop_culprits(lost, 1, limits)  # which raises its error
         tasks = _drop_culprits(lost, workers, limits)
 
@@ -86,8 +85,8 @@ def _pack(task: ShardTask, reporter: Reporter) -> ShardReport:
     except (PackerError, MemoryError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
-        _log.debug("shard %d", task.shard.number, exc_info=True)
-        raise WriteError(f"shard {task.shard.number} was not packed: {type(error).__name__}: {error}") from None
+        _log.debug("shard %d", task.make.shard.number, exc_info=True)
+        raise WriteError(f"shard {task.make.shard.number} was not packed: {type(error).__name__}: {error}") from None
 
 
 def _drop_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits: Limits) -> list[ShardTask]:
@@ -102,7 +101,7 @@ def _drop_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits:
     """
     culprits: list[dict[int, Rejected]] = [{} for _ in lost]
     searches = {
-        number: (task.source, result.step, BLOCK_BYTES)
+        number: (task.make.source, result.step, BLOCK_BYTES)
         for number, (task, result) in enumerate(lost)
         if result.step is not None
     }
@@ -112,21 +111,19 @@ def _drop_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits:
         for index, result in run_in_processes(_read_alone, items, workers, limits):
             if isinstance(result, Lost) and result.step is not None:
                 task = lost[numbers[index]][0]
-                error = _culprit_error(task.source, task.shard.start, result)
-                if not task.skip:
+                error = _culprit_error(task.make.source, task.make.shard.start, result)
+                if not task.make.skip:
                     raise error
                 _log.warning("%s; the shard is packed again without it", error)
-                culprits[numbers[index]][result.step] = Rejected.of(error, task.source.kind)
-                searches[numbers[index]] = task.source, result.step + 1, sys.maxsize
+                culprits[numbers[index]][result.step] = Rejected.of(error, task.make.source.kind)
+                searches[numbers[index]] = task.make.source, result.step + 1, sys.maxsize
     for (task, result), culprit in zip(lost, culprits, strict=True):
-        if culprit.keys() <= task.crashing.keys():
+        if culprit.keys() <= task.make.known_bad.keys():
             raise WriteError(
-                f"packing shard {task.shard.number} {result.reason}; no sample does so when it is read alone: run the "
-                "same command again to go on, with fewer --workers if memory is short; finished shards are kept"
+                f"packing shard {task.make.shard.number} {result.reason}; no sample does so when it is read alone: run "
+                "the same command again to go on, with fewer --workers if memory is short; finished shards are kept"
             )
-    return [
-        replace(task, crashing={**task.crashing, **culprit}) for (task, _), culprit in zip(lost, culprits, strict=True)
-    ]
+    return [task.without(culprit) for (task, _), culprit in zip(lost, culprits, strict=True)]
 
 
 def find_culprit(source: Source, start: int, lost: Lost, limits: Limits) -> SourceError:
@@ -188,7 +185,7 @@ def _run_executor(tasks: Sequence[ShardTask], executor: Executor, watcher: Watch
             if not futures:
                 return
             future = done.get()
-            number = futures.pop(future)[0].shard.number
+            number = futures.pop(future)[0].make.shard.number
             try:
                 reports = future.result()
             except PackerError:
@@ -207,10 +204,10 @@ def _group_tasks(tasks: Sequence[ShardTask]) -> Iterator[Sequence[ShardTask]]:
     """Yield the tasks of each call of an executor: one, or several of small shards, since a call takes some ms."""
     most_tasks, call, nbytes = max(1, len(tasks) // LEAST_CALLS), list[ShardTask](), 0
     for task in tasks:
-        if call and (len(call) == most_tasks or nbytes + task.shard.raw_bytes > CALL_BYTES):
+        if call and (len(call) == most_tasks or nbytes + task.make.shard.raw_bytes > CALL_BYTES):
             yield call
             call, nbytes = [], 0
         call.append(task)
-        nbytes += task.shard.raw_bytes
+        nbytes += task.make.shard.raw_bytes
     if call:
         yield call

@@ -45,38 +45,62 @@ Step = Callable[[int], contextlib.AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
+class Make:
+    """A shard that is packed; pickles small.
+
+    Attributes:
+        source: its samples alone.
+        shard: as the plan has it.
+        skip: skip samples that cannot be read, instead of stopping.
+        base: the shard whose columns are taken over as they are, so far as the new one has their fields, and its
+            schema. The source gives the other fields of its samples.
+        number: in the names of its files; None for that of the plan.
+        stamps: of the files of the source when it was planned, in their order; None if nobody compares them here.
+        known_bad: samples that are not read, but listed as skipped, by number: one would end this process, its file
+            has changed, or it was skipped before.
+    """
+
+    source: Source
+    shard: ShardPlan
+    skip: bool = False
+    base: tuple[ShardEntry, tuple[Field, ...]] | None = None
+    number: int | None = None
+    stamps: Stamps | None = None
+    known_bad: Mapping[int, Rejected] = field(default_factory=dict)
+
+    @property
+    def file_number(self) -> int:
+        """Return the number in the names of its files."""
+        return self.shard.number if self.number is None else self.number
+
+    @property
+    def samples(self) -> int:
+        return self.shard.samples if self.base is None else self.base[0].samples
+
+
+@dataclass(frozen=True)
 class ShardTask:
     """All that packing one shard needs; pickles small.
 
     Attributes:
-        source: the samples of this shard alone.
+        make: the shard.
         place: of the dataset; the process that packs the shard puts it there.
         run: that makes the shard.
-        shard: as the plan has it.
         fields: how every field is stored.
-        skip: skip samples that cannot be read, instead of stopping.
         map_limit: the LMDB map must not get larger than this; None for no limit.
-        crashing: samples that would end this process, or were skipped before, by number: they are not read, but listed
-            as skipped.
-        number: in the names of the files; None for that of the shard.
-        base: the shard whose columns are taken over as they are, so far as `fields` has them, and its schema. The
-            source gives the other fields of its samples.
-        stamps: of the files of the source when it was planned, in their order; None if nobody compares them here.
         is_digested: whether the report has a digest of the samples: those in memory have no files that identify them.
     """
 
-    source: Source
+    make: Make
     place: Place
     run: str
-    shard: ShardPlan
     fields: tuple[Field, ...]
-    skip: bool = False
     map_limit: int | None = None
-    crashing: Mapping[int, Rejected] = field(default_factory=dict)
-    number: int | None = None
-    base: tuple[ShardEntry, tuple[Field, ...]] | None = None
     is_digested: bool = False
-    stamps: Stamps | None = None
+
+    def without(self, bad: Mapping[int, Rejected]) -> ShardTask:
+        """Return the same task, but for samples that are known to be bad, by number."""
+        return replace(self, make=replace(self.make, known_bad={**self.make.known_bad, **bad}))
 
 
 class ShardReport(msgspec.Struct, frozen=True):
@@ -129,46 +153,43 @@ def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = context
             return _write_once(task, count_done, step)
         except _ChangedFiles as changed:
             watcher.done(-amounts["samples"], -amounts["nbytes"])
-            task = replace(task, crashing={**task.crashing, **changed.samples})
+            task = task.without(changed.samples)
 
 
 def _write_once(task: ShardTask, done: Callable[[int, int], object], step: Step) -> ShardReport:
-    number = task.shard.number if task.number is None else task.number
-    file = shard_file(task.run, number)
+    make = task.make
     # A draft of its own: a process that its scheduler has given up may go on for a while, and must not rename a file
     # that another process has half written.
-    draft = task.place.draft(file)
+    draft = task.place.draft(shard_file(task.run, make.file_number))
     rejected: dict[int, Rejected] = {}
     writer = ShardWriter(
         draft,
-        task.shard.number,
+        make.shard.number,
         task.fields,
-        map_size=task.shard.map_size,
-        named=task.source.names is not None,
+        map_size=make.shard.map_size,
+        named=make.source.names is not None,
         map_limit=task.map_limit,
     )
     with contextlib.ExitStack() as stack, writer:
-        if task.base is not None:
-            entry, fields = task.base
+        if make.base is not None:
+            entry, fields = make.base
             writer.take(stack.enter_context(_open_checked(task.place, entry)), fields)
-            done(0 if len(task.source) else entry.samples, entry.bytes)
-        skipped = rejected if task.skip else None
+            done(0 if len(make.source) else entry.samples, entry.bytes)
+        skipped = rejected if make.skip else None
         digest = xxhash.xxh3_128()
         when_read = stack.enter_context(stamps_when_read())
-        for block, names in read_blocks(task.source, skipped, task.crashing, step, writer.encoded):
+        for block, names in read_blocks(make.source, skipped, make.known_bad, step, writer.encoded):
             bytes_before = writer.raw_bytes
-            writer.add(block, count(block), names if task.base is None else None)
+            writer.add(block, count(block), names if make.base is None else None)
             if task.is_digested:
                 _digest_block(digest, block)
             done(count(block), writer.raw_bytes - bytes_before)
-        _check_unchanged(task, rejected, when_read)
+        _check_unchanged(make, rejected, when_read)
     samples_digest = digest.hexdigest() if task.is_digested else ""
-    return finish_shard(task.place, task.run, number, draft, task.fields, rejected, samples_digest)
+    return finish_shard(task.place, task.run, make.file_number, draft, task.fields, rejected, samples_digest)
 
 
-def _check_unchanged(
-    task: ShardTask, rejected: Mapping[int, Rejected], when_read: Mapping[str, tuple[int, int]]
-) -> None:
+def _check_unchanged(make: Make, rejected: Mapping[int, Rejected], when_read: Mapping[str, tuple[int, int]]) -> None:
     """Compare the files of a shard, which were read, with what they were when it was planned.
 
     Args:
@@ -179,17 +200,17 @@ def _check_unchanged(
         SourceError: one is another, and bad samples are not skipped.
         _ChangedFiles: samples are to be skipped for it.
     """
-    changed = {} if task.stamps is None else changed_files(task.source.files(), task.stamps, when_read)
+    changed = {} if make.stamps is None else changed_files(make.source.files(), make.stamps, when_read)
     if not changed:
         return
-    if not task.skip:
+    if not make.skip:
         path, reason = next(iter(changed.items()))
         raise SourceError(reason, path)
     samples: dict[int, Rejected] = {}
-    for number in range(len(task.source)):
-        files = [path for path in task.source.slice(number, number + 1).files() if path in changed]
+    for number in range(len(make.source)):
+        files = [path for path in make.source.slice(number, number + 1).files() if path in changed]
         if files and number not in rejected:
-            samples[number] = Rejected.of(SourceError(changed[files[0]], files[0]), task.source.kind)
+            samples[number] = Rejected.of(SourceError(changed[files[0]], files[0]), make.source.kind)
     if samples:
         raise _ChangedFiles(samples)
 
@@ -229,7 +250,7 @@ def _open_checked(place: Place, entry: ShardEntry) -> Shard:
 def read_blocks(
     source: Source,
     rejected: dict[int, Rejected] | None,
-    crashing: Mapping[int, Rejected] | None = None,
+    known_bad: Mapping[int, Rejected] | None = None,
     step: Step = contextlib.nullcontext,
     finish: Callable[[Block], Block] = dict,
 ) -> Iterator[tuple[Block, Sequence[str] | None]]:
@@ -237,7 +258,7 @@ def read_blocks(
 
     Args:
         rejected: bad samples are added here, by number, and skipped; None to raise at the first.
-        crashing: entries of samples that are not read, by number; they are added to `rejected`.
+        known_bad: entries of samples that are not read, by number; they are added to `rejected`.
         step: returns the context in which a block is read, given the number of its first sample.
         finish: called with every block within its step; it reads the large arrays, and its result is yielded.
 
@@ -245,9 +266,9 @@ def read_blocks(
         SourceError: a sample cannot be read, and there is no `rejected`, or the error names no sample.
     """
     number, part_size = 0, len(source)
-    for next_crash, crash in [*sorted((crashing or {}).items()), (len(source), None)]:
-        while number < next_crash:
-            part_stop = min(next_crash, number + part_size)
+    for next_bad, entry in [*sorted((known_bad or {}).items()), (len(source), None)]:
+        while number < next_bad:
+            part_stop = min(next_bad, number + part_size)
             part = source if (number, part_stop) == (0, len(source)) else source.slice(number, part_stop)
             try:
                 blocks = part.read()
@@ -267,9 +288,9 @@ def read_blocks(
                 rejected[number] = Rejected.of(error, source.kind)
                 number += 1
                 part_size = _AFTER_BAD
-        if crash and rejected is not None:
-            rejected[next_crash] = crash
-        number = next_crash + 1
+        if entry and rejected is not None:
+            rejected[next_bad] = entry
+        number = next_bad + 1
 
 
 def finish_shard(
