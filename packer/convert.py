@@ -255,7 +255,7 @@ def convert_part(
             plan = job.plan
             numbers, finished, missing = _find_missing(change, part, plan)
             makes = [job.make(number) for number in missing]
-    limits = reading_limits(options, in_memory=False)
+    limits = reading_limits(options)
     command = Command(verb="convert", fields=plan.fields, options=options, limits=limits)
     begin_packing(command, finished.values(), sum(plan.shards[number].samples for number in numbers))
     reports = list(pack_shards(change, command, makes))
@@ -329,7 +329,7 @@ def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None
             return None
         weakref.finalize(plan.source, leases.clear)
     _log.info("no source file has changed since a part made the plan, so it holds")
-    limits, splits = reading_limits(options, in_memory=False), plan_splits(plan, options, lenient=False)
+    limits, splits = reading_limits(options), plan_splits(plan, options, lenient=False)
     return Job(plan.source, plan, options, shared_plan.note.files, source_bytes, limits, seen, splits)
 
 

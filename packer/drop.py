@@ -77,7 +77,7 @@ def drop(
             takes=old.shards,
             fields=fields_left,
             options=options,
-            limits=reading_limits(options, in_memory=False),
+            limits=reading_limits(options),
             bases=[old],
         )
         planned = sum(entry.bytes for entry in old.shards)

@@ -79,7 +79,7 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     """
     source = open_shown(sources, options)
     with Progress() as watcher:
-        examples = read_examples(source, reading_limits(options, in_memory=False), watcher)
+        examples = read_examples(source, reading_limits(options), watcher)
         if not any(examples.values()):
             raise SourceError("none of the samples looked at can be read; `packer convert` says why")
         reports = _reports(source, examples)

@@ -135,25 +135,24 @@ def _source_options() -> Sequence[Option]:
 
 
 _SHOW_DEFAULT: dict[str, Any] = {"show_default": True}
-#: The options of packing and of bad samples, by attribute of ConvertOptions: the flag, and what click has to know.
-_PACKING: dict[str, tuple[str, dict[str, Any]]] = {
-    "codec": ("--codec", {"multiple": True, "metavar": "[FIELD=]CODEC"}),
-    "shard_size": ("--shard-size", {"type": size}),
-    "map_limit": ("--map-size", {"type": size}),
-    "like": ("--like", {"metavar": "DATASET"}),
-    "splits": ("--split", {"multiple": True, "metavar": SPLIT, "callback": pair_parser(SPLIT)}),
-    "workers": ("--workers", {"type": click.IntRange(min=0)}),
-    "overwrite": ("--overwrite", {"is_flag": True}),
-    "on_error": ("--on-error", {"type": click.Choice(["stop", "skip"]), "default": "stop", **_SHOW_DEFAULT}),
-    "read_seconds": (
-        "--read-timeout",
-        {"type": click.FloatRange(min=0), "default": 600.0, **_SHOW_DEFAULT, "metavar": "SECONDS"},
-    ),
-    "read_bytes": ("--read-memory", {"type": size, "metavar": "SIZE", "default": lambda: str(usual_memory())}),
+#: The options of packing and of bad samples, by attribute of ConvertOptions: what click has to know of each.
+_PACKING: dict[str, dict[str, Any]] = {
+    "codec": {"multiple": True, "metavar": "[FIELD=]CODEC"},
+    "shard_size": {"type": size},
+    "map_limit": {"type": size},
+    "like": {"metavar": "DATASET"},
+    "splits": {"multiple": True, "metavar": SPLIT, "callback": pair_parser(SPLIT)},
+    "workers": {"type": click.IntRange(min=0)},
+    "overwrite": {"is_flag": True},
+    "on_error": {"type": click.Choice(["stop", "skip"]), "default": "stop", **_SHOW_DEFAULT},
+    "read_seconds": {"type": click.FloatRange(min=0), "default": 600.0, **_SHOW_DEFAULT, "metavar": "SECONDS"},
+    "read_bytes": {"type": size, "metavar": "SIZE", "default": lambda: str(usual_memory())},
 }
 _HELPS = _helps(ConvertOptions)
 PACKING: dict[str, Option] = {
-    name: click.option(flag, name, help=_HELPS[name], **settings) for name, (flag, settings) in _PACKING.items()
+    declared.name: click.option(flag_of(declared), declared.name, help=_HELPS[declared.name], **_PACKING[declared.name])
+    for declared in fields(ConvertOptions)
+    if declared.name in _PACKING
 }
 #: Options for samples that cannot be read.
 _BAD = ("on_error", "read_seconds", "read_bytes")

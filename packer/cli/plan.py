@@ -80,7 +80,7 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
         UsageError, SourceError: as `convert` does before it writes.
     """
     rejected: list[Rejected] = []
-    limits = reading_limits(options, in_memory=False)
+    limits = reading_limits(options)
     with Progress() as watcher:
         source = open_source(list(sources), replace(options, watcher=watcher), rejected)
         plan = make_plan(source, options.codec, options.shard_size, limits, watcher)

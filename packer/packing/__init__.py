@@ -1,6 +1,7 @@
 """From a source to finished shards: the parts that `convert` and the other writing verbs share."""
 
 from packer.packing.changing import changes_told, changing, changing_dataset
+from packer.packing.commands import commands_of, taken_commands, usual_options, with_usual
 from packer.packing.commit import Change
 from packer.packing.cutting import ShardPlan, plan_shards
 from packer.packing.examples import read_examples
@@ -9,15 +10,11 @@ from packer.packing.inputs import (
     check_apart,
     check_classes,
     check_place,
-    commands_of,
     constants_error,
     fit_source,
     input_texts,
     open_source,
     packed_folder,
-    taken_commands,
-    usual_options,
-    with_usual,
 )
 from packer.packing.job import Job, Packed, fetch_rejected, log_plan, plan_job, plan_splits
 from packer.packing.manifest import check_output, make_manifest, named_files, read_manifest, totals

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from packer.errors import SourceError, UsageError, as_text
-from packer.format import MANIFEST, GivenCommand, Manifest, encode_constants, same_constants
+from packer.errors import SourceError, UsageError
+from packer.format import MANIFEST, Manifest, encode_constants, same_constants
 from packer.packing.manifest import check_output, read_manifest
 from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.origin import classes_of, origin_of
 from packer.packing.places import LocalPlace, Place, place_of
 from packer.packing.rejected import Rejected, read_rejected
-from packer.remote import local_inputs, url_in
+from packer.remote import local_inputs
 from packer.sources import (
     ClassSource,
     FittedSource,
@@ -27,104 +26,9 @@ from packer.sources import (
     SampleSource,
     Source,
     SourceOptions,
-    flag_of,
     open_sources,
 )
 from packer.watcher import NOBODY
-
-
-def commands_of(verb: str, sources: Any, options: ConvertOptions) -> tuple[GivenCommand, ...]:
-    """Return what a manifest says of the commands that packed samples: those of a packed dataset are its own.
-
-    Nothing of it is secret: a URL ends before its `?`, and has no user.
-    """
-    if isinstance(sources, PackedSource):
-        return sources.base.commands if sources.base else ()
-    if (folder := packed_folder(sources)) is not None:
-        manifest = read_manifest(LocalPlace(Path(folder)))
-        return taken_commands(manifest, folder) if verb == "append" else manifest.commands
-    texts = input_texts(sources)
-    if texts is None:
-        return ()
-    usual = SourceOptions()
-    given = {
-        flag_of(option): value
-        for option in fields(SourceOptions)
-        if (value := getattr(options.source, option.name)) != getattr(usual, option.name)
-    }
-    rules = options.splits or {}
-    given |= {
-        "--codec": None if options.codec == "auto" else options.codec,
-        "--shard-size": options.shard_size,
-        "--like": options.like and os.fspath(options.like),
-        "--split": rules if all(isinstance(rule, str | int | float) for rule in rules.values()) else None,
-        "--on-error": None if options.on_error == "stop" else options.on_error,
-    }
-    return (
-        GivenCommand(
-            verb,
-            tuple(_SECRET.sub("", text) if url_in(text) else as_text(text) for text in texts),
-            {flag: msgspec.to_builtins(value) for flag, value in given.items() if value} | _given_limits(options),
-        ),
-    )
-
-
-def taken_commands(manifest: Manifest, dataset: str | os.PathLike[str]) -> tuple[GivenCommand, ...]:
-    """Return the commands that packed a dataset whose samples another one takes over; each says where it wrote to."""
-    return tuple(
-        command if command.out else msgspec.structs.replace(command, out=as_text(os.fspath(dataset)))
-        for command in manifest.commands
-    )
-
-
-#: The limits of reading, by flag: attributes of `ConvertOptions`.
-_LIMITS = {"--read-timeout": "read_seconds", "--read-memory": "read_bytes"}
-
-
-def _given_limits(options: ConvertOptions) -> dict[str, float]:
-    """Return the limits of reading that are not the usual ones, by their flags; 0 for none."""
-    usual = ConvertOptions()
-    return {
-        flag: getattr(options, name) or 0
-        for flag, name in _LIMITS.items()
-        if getattr(options, name) != getattr(usual, name)
-    }
-
-
-#: What of a URL is not kept: the user before the `@` of its host, and all from the `?` on, which may be secret; and the
-#: beginning of one that is a path.
-_SECRET = re.compile(r"(?<=://)[^/@]*@|\?.*|file://(?=/)", re.DOTALL)
-
-
-def usual_options(manifest: Manifest, verb: str = "") -> SourceOptions:
-    """Return the options of the sources from which a dataset was first packed.
-
-    Args:
-        verb: `append`, of other samples: those that list samples are left out.
-    """
-    attributes = {flag_of(option): option.name for option in fields(SourceOptions)}
-    given = manifest.commands[0].options if manifest.commands else {}
-    options: dict[str, Any] = {
-        attributes[flag]: tuple(value) if isinstance(value, list) else value
-        for flag, value in given.items()
-        if flag in attributes
-    }
-    usual = SourceOptions(**options)
-    return replace(usual, listed=None) if verb == "append" else usual
-
-
-def with_usual(options: ConvertOptions, manifest: Manifest) -> ConvertOptions:
-    """Return options to read the sources of a dataset again with: those of its first command, where none are given.
-
-    These are the limits of reading, and whether bad samples are skipped.
-    """
-    given = manifest.commands[0].options if manifest.commands else {}
-    limits: dict[str, Any] = {
-        name: given[flag] or None
-        for flag, name in _LIMITS.items()
-        if isinstance(given.get(flag), int | float) and flag not in _given_limits(options)
-    }
-    return replace(options, on_error=given.get("--on-error", options.on_error), **limits)
 
 
 def open_source(
@@ -170,7 +74,7 @@ def open_source(
     inputs = input_texts(sources)
     if inputs is not None:
         inputs, leases = local_inputs(inputs, options.watcher)
-        limits = reading_limits(options, in_memory=False)
+        limits = reading_limits(options)
         watcher = replace(options.watcher, bad=report_bad)
         source = open_sources(inputs, options.source, watcher, limits, as_extra_fields, usual)
         weakref.finalize(source, leases.clear)  # what was fetched stays in the cache as long as the source lives

@@ -60,14 +60,14 @@ class ConvertOptions:
     workers: int | None = None
     on_error: str = "stop"
     overwrite: bool = False
-    map_limit: int | None = None
+    map_limit: int | None = field(default=None, metadata={"flag": "--map-size"})
     fields: Sequence[FieldSpec] | None = None
     names: Sequence[str] = ()
     like: str | os.PathLike[str] | None = None
-    splits: Mapping[str, Rule] | None = None
+    splits: Mapping[str, Rule] | None = field(default=None, metadata={"flag": "--split"})
     source: SourceOptions = field(default_factory=SourceOptions)
-    read_seconds: float | None = Limits.seconds
-    read_bytes: int | None = field(default_factory=usual_memory)
+    read_seconds: float | None = field(default=Limits.seconds, metadata={"flag": "--read-timeout"})
+    read_bytes: int | None = field(default_factory=usual_memory, metadata={"flag": "--read-memory"})
     executor: Executor | None = None
     watcher: Watcher = NOBODY
 
@@ -91,7 +91,7 @@ class ConvertOptions:
         return Limits(self.read_seconds, self.read_bytes)
 
 
-def reading_limits(options: ConvertOptions, in_memory: bool) -> Limits | None:
+def reading_limits(options: ConvertOptions, in_memory: bool = False) -> Limits | None:
     """Return the limits of reading in other processes; None to read in this one."""
     if options.workers == 0 or (options.workers is None and in_memory):
         return None

@@ -136,8 +136,8 @@ class SourceOptions:
 
 
 def flag_of(option: Field[Any]) -> str:
-    """Return what a field of SourceOptions is called on the command line."""
-    return option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+    """Return what an option, of sources or of packing, is called on the command line."""
+    return option.metadata.get("flag") or f"--{option.name.replace('_', '-')}"
 
 
 def naming(name: str, paths: Iterable[str]) -> list[str]:
