@@ -29,10 +29,10 @@ from packer.packing import (
     Packed,
     Rejected,
     Shards,
-    changes_told,
     changing_dataset,
     check_apart,
     commands_of,
+    explain_changes,
     fetch_rejected,
     fit_source,
     open_source,
@@ -102,7 +102,7 @@ def append(
     folder = packed_folder(sources)
     other = None if folder is None else LocalPlace(Path(folder))
     read = [] if other is None else [(other, read_manifest(other))]
-    with changing_dataset(place) as (change, old), changes_told(read):
+    with changing_dataset(place) as (change, old), explain_changes(read):
         check_apart(sources, place)
         job = plan_job(_open(sources, options, rejected, old), options, rejected)
         job = replace(job, commands=commands_of("append", sources, options))
@@ -122,7 +122,7 @@ def append(
             check=lambda: check_names(
                 [(str(place), _find_taken_names(tables, old, job.source)), ("the source", job.source.names)]
             ),
-            tell=lambda: done and done(report()),
+            when_done=lambda: done and done(report()),
         )
         return report()
 

@@ -44,12 +44,12 @@ from packer.packing import (
     SharedPlan,
     Stamps,
     begin_packing,
-    changes_told,
     changing,
     check_place,
     claim_plan,
     codec_texts,
     commands_of,
+    explain_changes,
     fetch_rejected,
     files_elsewhere,
     find_plan,
@@ -157,12 +157,12 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     check_place(sources, place, options.overwrite)
     base = sources.base if isinstance(sources, PackedSource) else None
     read = [] if base is None else [(LocalPlace(Path(sources.folder)), base)]
-    with changes_told(read):
+    with explain_changes(read):
         job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
     compiled.prepare(field.codec for field in job.plan.fields)  # for those who read it afterwards
     job = replace(job, commands=commands_of("convert", sources, options))
     command = _command(job, place)
-    with changing(place) as change, changes_told([] if command.takes else read):
+    with changing(place) as change, explain_changes([] if command.takes else read):
         if command.takes and change.manifest not in command.bases:
             raise ChangedMeanwhileError.at(place)  # after its samples were opened
         shards = rewrite(change, command, job.makes(), partial(_contents, job))

@@ -23,12 +23,12 @@ from packer.packing import (
     LocalPlace,
     Place,
     Shards,
-    changes_told,
     changing,
     check_apart,
     check_classes,
     check_output,
     constants_error,
+    explain_changes,
     fetch_rejected,
     join_origins,
     join_splits,
@@ -84,7 +84,7 @@ def merge(
         bases=parts,
     )
     links = [Link(folder, entry) for folder, manifest in zip(folders, parts, strict=True) for entry in manifest.shards]
-    with changing(place) as change, changes_told(zip(folders, parts, strict=True)):
+    with changing(place) as change, explain_changes(zip(folders, parts, strict=True)):
         rewrite(change, command, links, partial(_merged, folders, parts, names))
     return change.dataset
 

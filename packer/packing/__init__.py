@@ -1,6 +1,6 @@
 """From a source to finished shards: the parts that `convert` and the other writing verbs share."""
 
-from packer.packing.changing import changes_told, changing, changing_dataset
+from packer.packing.changing import changing, changing_dataset, explain_changes
 from packer.packing.commands import commands_of, taken_commands, usual_options, with_usual
 from packer.packing.commit import Change
 from packer.packing.cutting import ShardPlan, plan_shards
@@ -104,7 +104,6 @@ __all__ = [
     "Step",
     "Tag",
     "begin_packing",
-    "changes_told",
     "changing",
     "changing_dataset",
     "check_apart",
@@ -121,6 +120,7 @@ __all__ = [
     "digest_samples",
     "estimate",
     "executor_at",
+    "explain_changes",
     "fetch_rejected",
     "field_sizes",
     "files_elsewhere",

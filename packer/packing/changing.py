@@ -1,4 +1,4 @@
-"""Makes or changes the dataset at a place, while others are kept away or told; what comes too late tidies up."""
+"""One command at a time makes or changes the dataset at a place; one that comes too late says so, and tidies up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def changing(place: Place) -> Iterator[Change]:
 
 
 @contextlib.contextmanager
-def changes_told(datasets: Iterable[tuple[Place, Manifest]]) -> Iterator[None]:
+def explain_changes(datasets: Iterable[tuple[Place, Manifest]]) -> Iterator[None]:
     """Raise ChangedMeanwhileError in place of errors that come from a change of a dataset that is read.
 
     Args:

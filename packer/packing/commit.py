@@ -28,7 +28,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import xxhash
@@ -48,6 +48,7 @@ from packer.format import (
 from packer.format import manifest as manifests
 from packer.packing.manifest import exists_error, named_files, read_manifest, shards_digest
 from packer.packing.note import (
+    NOTE_FILE,
     Note,
     difference_of,
     differs_error,
@@ -56,18 +57,46 @@ from packer.packing.note import (
     read_notes,
     report_file,
     reported_shard,
+    run_of_file,
     run_of_shard,
     shard_file,
 )
-from packer.packing.places import LOCK, PARTIAL, Place, Tag
+from packer.packing.places import DATASET_FILE, LOCK, PARTIAL, RUN, Place, Tag
 from packer.packing.rejected import Rejected, encode_list
-from packer.packing.tidying import Kept
 
 _log = logging.getLogger(__name__)
 
 #: Seconds after which a run that goes on says so again, and after which one that did not is given up where there are no
 #: locks.
 DAY, WEEK = 86_400, 7 * 86_400
+#: Drafts that another command may be writing, whose names do not say which.
+_NAMELESS_DRAFT = re.compile(rf"[^/]*\.json\.{RUN}\.partial")
+
+
+class _Kept(NamedTuple):
+    """What stays when files are removed.
+
+    Attributes:
+        files: that stay, whatever their names say.
+        runs: whose finished files stay.
+        notes: runs whose notes stay.
+        drafts: whether drafts of these runs stay, and those whose names do not say who writes them.
+    """
+
+    files: Container[str]
+    runs: Container[str | None]
+    notes: Container[str]
+    drafts: bool = False
+
+    def keeps(self, name: str) -> bool:
+        """Return whether a file stays."""
+        if name in self.files or not DATASET_FILE.fullmatch(name):
+            return True
+        if (note := NOTE_FILE.fullmatch(name)) and note[1] in self.notes:
+            return True
+        if name.endswith(PARTIAL) and not self.drafts:
+            return False
+        return run_of_file(name) in self.runs or _NAMELESS_DRAFT.fullmatch(name) is not None
 
 
 class Change:
@@ -120,7 +149,7 @@ class Change:
     def find_published(self, note: Note, get_digest: Callable[[], str] = lambda: "") -> bool:
         """Return whether an earlier run of the same command was killed after it had published its dataset.
 
-        The manifest names the runs that made it. A note that is still there says that the user was not told.
+        The manifest names the runs that made it. A note that is still there says that its user has no report yet.
 
         Args:
             note: says all but where the run starts from.
@@ -176,7 +205,10 @@ class Change:
         if other is None or not note.goes_on(other) or note.began - other.began > DAY:
             self.place.write(note_file(self.run), msgspec.json.encode(note))
         if self._has_lock and (manifest is not None or self._data is None):
-            self._remove_others(manifest, resume=resume)
+            files = self.place.files()
+            kept_runs = {self.run} if resume else set[str]()
+            if self._put_copy():
+                self._remove(files, _Kept(self._named_files(), kept_runs, notes={self.run, *self._published_runs}))
 
     def run_of(self, note: Note, notes: Mapping[str, Note | None] | None = None) -> str:
         """Return the name of the run that `begin` would begin, or go on with."""
@@ -275,10 +307,10 @@ class Change:
             UsageError: the manifest would be larger than readers take.
             WriteError: that cannot be done.
         """
-        untold = read_notes(self.place)  # files that cannot be listed are found before the manifest is put
+        notes = read_notes(self.place)  # files that cannot be listed are found before the manifest is put
         if self.run:
             old_runs = manifest.runs | (self.manifest.runs if self.manifest and continues else {})
-            runs = {run: samples for run, samples in old_runs.items() if run in untold}
+            runs = {run: samples for run, samples in old_runs.items() if run in notes}
             manifest = msgspec.structs.replace(manifest, runs=runs if digest is None else runs | {self.run: digest})
         data = manifests.encode(manifest)
         if len(data) > MAX_MANIFEST_BYTES:
@@ -306,18 +338,30 @@ class Change:
         self._data, self.manifest = data, manifest
         return manifest
 
-    def tidy(
-        self, kept_files: Iterable[FileEntry | None] = (), before_last_note: Callable[[], object] = lambda: None
-    ) -> None:
+    def tidy(self, kept_files: Iterable[FileEntry | None] = (), when_done: Callable[[], object] = lambda: None) -> None:
         """Remove all that the dataset does not name. Once the last note is gone, nothing is left that may fail.
 
-        Notes of other commands that have changed the dataset stay: their users were not told.
+        Notes of other commands that have changed the dataset stay: these have not reported to their users yet. If
+        another command was first, only what this run has in `unfinished` goes.
 
         Args:
             kept_files: files of the old dataset that stay until the next run, for readers that are open.
-            before_last_note: called before the last note is removed: until then, the same command adds nothing twice.
+            when_done: called before the last note is removed: until then, the same command adds nothing twice.
         """
-        self._remove_others(self.manifest, {entry.file for entry in kept_files if entry}, before_last_note, resume=None)
+        # Before the files are listed: a run that ends later finds its note gone, and removes its own.
+        self.place.remove(map(note_file, sorted(self._replaced_runs)))
+        # Listed before the look at the manifest: what another command has published by then is not removed.
+        files, notes = self.place.files(), read_notes(self.place)
+        if not self._put_copy():
+            when_done()
+            if self.run:
+                own_files = [name for name in files if name.startswith(f"{UNFINISHED}/{self.run}-")]
+                self.place.remove([*own_files, note_file(self.run)])
+            return
+        unreported = self._published_runs - {self.run}
+        at_work = set[str]() if self._has_lock else self._runs_at_work(notes) - unreported
+        named = self._named_files() | {entry.file for entry in kept_files if entry}
+        self._remove(files, _Kept(named, at_work, at_work | unreported, drafts=not self._has_lock), when_done)
 
     def check_unchanged(self) -> None:
         """Raise ChangedMeanwhileError if the dataset is another than the run started from, or its note is gone."""
@@ -364,48 +408,26 @@ class Change:
         note = read_note(self.place, self.run)
         return self._note is None or note is None or not self._note.goes_on(note)
 
-    def _remove_others(
-        self,
-        manifest: Manifest | None,
-        kept_files: Iterable[str] = (),
-        before_last_note: Callable[[], object] = lambda: None,
-        resume: bool | None = True,
-    ) -> None:
-        """Remove all files of datasets that neither the manifest nor a run uses.
+    def _named_files(self) -> set[str]:
+        """Return the files of the dataset, and the lock."""
+        return {LOCK} | (named_files(self.manifest) if self.manifest else set())
 
-        Notes come last: as long as one is there, the next command knows that there is more to remove. If another
-        command was first, nothing is removed.
+    @property
+    def _published_runs(self) -> set[str]:
+        """Return the runs that have published the dataset, as far as the manifest still names them."""
+        return set(self.manifest.runs if self.manifest else ())
 
-        Args:
-            resume: whether files of this run stay, or its note alone; None if nothing of it stays.
+    def _remove(self, files: Iterable[str], kept: _Kept, when_done: Callable[[], object] = lambda: None) -> None:
+        """Remove all of some files but those that are kept.
+
+        Notes come last: as long as one is there, the next command knows that there is more to remove.
         """
-        named = {LOCK, *kept_files} | (named_files(manifest) if manifest else set())
-        if resume is None:
-            # Before the files are listed: a run that ends later finds its note gone, and removes its own.
-            self.place.remove(map(note_file, sorted(self._replaced_runs)))
-        # Listed before the look at the manifest: what another command has published by then is not removed.
-        files, notes = self.place.files(), read_notes(self.place)
-        if not self._put_copy():
-            before_last_note()
-            if resume is None and self.run:  # what no manifest names, of this run alone
-                own = [name for name in files if name.startswith(f"{UNFINISHED}/{self.run}-")]
-                self.place.remove([*own, note_file(self.run)])
-            return
-        untold = set(manifest.runs if manifest else ()) - {self.run}
-        at_work = set() if self._has_lock else self._runs_at_work(notes) - untold
-        kept = Kept(
-            files=named,
-            run=self.run,
-            resumes=resume is True,
-            runs=at_work,
-            notes=at_work | untold | (set() if resume is None else {self.run}),
-            nameless=not self._has_lock,
-        )
-        left, left_of_runs, left_notes = kept.left(files)
-        self.place.remove(left)
-        self.place.remove(left_of_runs)
-        before_last_note()
-        self.place.remove(left_notes)
+        removed = [name for name in files if not kept.keeps(name)]
+        unfinished = [name for name in removed if name.startswith(UNFINISHED)]
+        self.place.remove(name for name in removed if not name.startswith(UNFINISHED))
+        self.place.remove(name for name in unfinished if not NOTE_FILE.fullmatch(name))
+        when_done()
+        self.place.remove(filter(NOTE_FILE.fullmatch, unfinished))
 
     def _runs_at_work(self, notes: Mapping[str, Note | None]) -> set[str]:
         """Return the runs of other commands that may go on, where no lock says that they do not."""

@@ -21,6 +21,8 @@ UNNAMED_CHANGE = "a source file has changed, or was renamed or replaced by an ol
 
 #: The file of a note.
 NOTE_FILE = re.compile(rf"{UNFINISHED}/({RUN})\.json")
+#: The run in the name of a file.
+_RUN_IN_NAME = re.compile(rf"(?:names-|constants-|left-out-|{SHARD_FOLDER}/|{UNFINISHED}/)({RUN})[-.]")
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,12 @@ def reported_shard(name: str, run: str) -> int | None:
     """Return the number of the shard of a run whose report has this name; None for any other file."""
     match = re.fullmatch(rf"{UNFINISHED}/{run}-(\d+)\.json", name)
     return int(match[1]) if match else None
+
+
+def run_of_file(name: str) -> str | None:
+    """Return the run whose file has this name; None if the name does not say."""
+    match = _RUN_IN_NAME.match(name)
+    return match[1] if match else None
 
 
 def run_of_shard(entry: ShardEntry) -> str:

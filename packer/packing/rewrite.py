@@ -144,7 +144,7 @@ def rewrite(
     finish: Callable[[Shards], Contents],
     *,
     check: Callable[[], object] = lambda: None,
-    tell: Callable[[], object] = lambda: None,
+    when_done: Callable[[], object] = lambda: None,
 ) -> Shards | None:
     """Make or change a dataset. Killed at any instant, the same command goes on, and changes nothing twice.
 
@@ -152,8 +152,8 @@ def rewrite(
         shards: of the new dataset, in order.
         finish: returns what else is in it, once all shards are finished.
         check: raises if that cannot be done; not called if an earlier run has done it.
-        tell: called when all is done, before the last trace of the run is gone: until then, the same command again says
-            that it is done.
+        when_done: called when all is done, before the last trace of the run is gone: until then, the same command again
+            says that it is done.
 
     Returns:
         the shards; None if an earlier run had published the dataset.
@@ -169,7 +169,7 @@ def rewrite(
         return "" if command.files.count else _join([digest_samples(make.source, make.skip) for make in makes])
 
     if change.find_published(command.note, digest_all):
-        change.tidy((), tell)
+        change.tidy((), when_done)
         return None
     check()
     change.begin(command.note, command.overwrite)
@@ -178,7 +178,7 @@ def rewrite(
     digest: str | None = "" if command.files.count else _join([report.samples_digest for report in made.reports])
     if command.is_idempotent:
         digest = None
-    conclude(change, contents, command.bases, digest, tell)
+    conclude(change, contents, command.bases, digest, when_done)
     return made
 
 
@@ -187,14 +187,14 @@ def conclude(
     contents: Contents,
     bases: Sequence[Manifest] = (),
     digest: str | None = None,
-    tell: Callable[[], object] = lambda: None,
+    when_done: Callable[[], object] = lambda: None,
 ) -> None:
     """Write the tables of a dataset whose shards are there, publish its manifest, and tidy up.
 
     Args:
         bases: as in `Command`.
         digest: of samples in memory, empty for those of files; None if the same command again changes nothing.
-        tell: as for `rewrite`.
+        when_done: as for `rewrite`.
     """
     manifest = contents.manifest
     if contents.names is not None:
@@ -217,7 +217,7 @@ def conclude(
             "again",
             change.place,
         )
-    change.tidy(contents.kept_files, tell)
+    change.tidy(contents.kept_files, when_done)
 
 
 def _finish_shards(change: Change, command: Command, shards: Sequence[Keep | Link | Make]) -> Shards:
