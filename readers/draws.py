@@ -14,11 +14,11 @@ numpy's SeedSequence makes, which are the same on every platform and in every ve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from packer.format import Numbers
@@ -31,8 +31,7 @@ Words = NDArray[np.uint64]
 Visits = NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """Samples that are asked for, one for each visit, in a batch or in several.
 
     Attributes:

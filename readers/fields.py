@@ -279,14 +279,16 @@ class FixedRaw(FieldReader):
         super().__init__(places.field)
         self.raw_places = self.places = places
         self.run_bytes = RUN_BYTES
-        self._row = self.field.fixed_bytes
+        self._row_bytes = self.field.fixed_bytes
+        self._row = np.array(self._row_bytes)  # numpy would convert a number for each batch
 
     def locate(self, asked: Asked) -> Located:
         """Return the address of each sample."""
         numbers = asked.samples
         shards = self.places.open(numbers)
+        zero_at = shards.zero_at
         start: Numbers = numbers * self._row
-        start += shards.zero_at.take(shards.find_chunk(numbers)) if len(shards.zero_at) > 1 else shards.zero_at
+        start += zero_at.take(shards.find_chunk(numbers)) if len(zero_at) > 1 else zero_at
         return Located(start=start)
 
     def spans(self, located: Located) -> Numbers:
@@ -295,7 +297,7 @@ class FixedRaw(FieldReader):
 
     def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the samples, (n, *shape), in new memory or in what `allocate` gives."""
-        return MEMORY.gather(located.start, self._row, self.places.odd, self._dtype, self._shape, allocate)
+        return MEMORY.gather(located.start, self._row_bytes, self.places.odd, self._dtype, self._shape, allocate)
 
 
 class WholeReader(FieldReader):
@@ -425,10 +427,11 @@ def read_located(
         allocate: allocates the memory of each field; a pool is used only where it pays. None for new memory.
     """
     batch = {}
+    pool, memory = (allocate, None) if isinstance(allocate, Pool) else (None, allocate)
     for (name, reader), field_located in zip(readers.items(), located, strict=True):
-        memory = None if isinstance(allocate, Pool) else allocate
-        if isinstance(allocate, Pool) and (reader.is_ragged or allocate.pays(len(field_located) * reader.sample_bytes)):
-            memory = allocate.allocate
+        if pool is not None:
+            pays = reader.is_ragged or pool.pays(len(field_located) * reader.sample_bytes)
+            memory = pool.allocate if pays else None
         batch[name] = as_images(reader.field, reader.read(field_located, memory))
     return batch
 

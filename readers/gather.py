@@ -154,7 +154,8 @@ class Records:
     """
 
     def __init__(self, memory: torch.Tensor, length: int, shift: int) -> None:
-        self._memory, self._length, self._shift = memory, length, shift
+        self._memory, self._length = memory, length
+        self._shift = np.array(shift)  # numpy would convert a number for each batch
         self._unit, self._count = UNITS[shift], length >> shift
         elements = memory[: len(memory) >> shift << shift].view(self._unit)
         starts = max(len(elements) - self._count + 1, 0)
