@@ -13,7 +13,7 @@ from packer.sources.files import suffix_of
 from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Layout
 from packer.sources.tables.arrow import is_binary, is_file, leaves
-from packer.sources.tables.text import CSV
+from packer.sources.tables.text import CSV, Odd, odd_values
 
 #: What a column is of which no value is known, that is left out, whose numbers are those of classes, or that is binary.
 EMPTY, SKIPPED, CLASS, BINARY = "empty", "skipped", "class", "binary"
@@ -27,7 +27,7 @@ def layout_of(schema: Any, options: SourceOptions) -> Layout:
     features = metadata.get("info", {}).get("features", {})
     if twice := [name for name, times in Counter(schema.names).items() if times > 1]:
         raise SourceError(f"two columns are named {twice[0]!r}; rename one")
-    layout = []
+    layout, odd = list[LaidField](), odd_values(schema)
     files = {field.name for field in schema if is_file(field.type)}
     for name, array in leaves(schema.empty_table()):
         if any(naming(name, [skipped]) for skipped in options.skip):
@@ -39,7 +39,7 @@ def layout_of(schema: Any, options: SourceOptions) -> Layout:
         feature = features.get(name)
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and laid.dtype == "int64":
             laid = laid._replace(in_words=CLASS, detail=tuple(feature["names"]))
-        layout.append(laid)
+        layout.append(laid._replace(detail=odd[name]) if name in odd else laid)
     return tuple(layout)
 
 
@@ -88,7 +88,11 @@ def merged(fields: Mapping[str, LaidField], others: Mapping[str, LaidField], pat
         one = merged.get(name, other)
         if one.in_words == EMPTY and len(one.shape) <= len(other.shape):
             merged[name] = other
-        elif one == other or (other.in_words == EMPTY and len(other.shape) <= len(one.shape)):
+        elif other.in_words == EMPTY and len(other.shape) <= len(one.shape):
+            merged[name] = one
+        elif "text" in (one.kind, other.kind) and suffix_of(path) in CSV:
+            merged[name] = LaidField(name, "uint8", (None,), "text", "text", detail=_odd_of_both(one, other))
+        elif one == other:
             merged[name] = one
         elif one.shape == other.shape and {one.dtype, other.dtype} == {"int64", "float64"}:
             merged[name] = one if one.dtype == "float64" else other
@@ -97,3 +101,30 @@ def merged(fields: Mapping[str, LaidField], others: Mapping[str, LaidField], pat
         else:
             raise SourceError(f"{name} is {one.in_words} in some rows and {other.in_words} in others; fix it", path)
     return merged
+
+
+def _odd_of_both(one: LaidField, other: LaidField) -> Odd | None:
+    """Return why a column of CSV is text of which two pieces are these fields."""
+    odd = [laid.detail for laid in (one, other) if isinstance(laid.detail, Odd)]
+    if not odd:
+        return None
+    are_all = len(odd) == 2 and all(each.are_all for each in odd)
+    return Odd(sum(each.times for each in odd), odd[0].first, all(each.are_commas for each in odd), are_all)
+
+
+def said_of_text(laid: LaidField, rows: int, path: str) -> list[str]:
+    """Return a sentence on a column of CSV that is text, if most of its values are numbers.
+
+    Raises:
+        SourceError: all of them are numbers with a decimal comma.
+    """
+    odd = laid.detail
+    if not isinstance(odd, Odd):
+        return []
+    if odd.are_commas and odd.are_all:
+        reason = f"column {laid.name} has a decimal comma in all numbers, as in {odd.first}"
+        raise SourceError(f"{reason}; write points, or --skip {laid.name}", path)
+    if odd.are_all or (2 * odd.times >= rows and not odd.are_commas):
+        return []
+    counted = f"{odd.times:,} of {rows:,} values (the first: {odd.first!r})"
+    return [f"column {laid.name} is text: {counted} are no numbers that a field holds"]

@@ -28,9 +28,9 @@ from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.sources.tables.arrow import ARROW, GROUP, PARQUET, faults, groups_of, leaves, stored
 from packer.sources.tables.columns import columns_of, with_joined
-from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, layout_of, merged
+from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, layout_of, merged, said_of_text
 from packer.sources.tables.pictures import pictured
-from packer.sources.tables.text import CSV, JSON, parsed, piece, pieces
+from packer.sources.tables.text import CSV, JSON, Odd, parsed, piece, pieces
 from packer.sources.tables.values import filled, first_null, values_of
 from packer.watcher import Watcher
 
@@ -133,6 +133,9 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         remarks.append(
             f"the first line has the names of columns, {first_few(names)}; if it is a row, write names above it"
         )
+    for laid in table.layouts[0]:
+        remarks += said_of_text(laid, table.count, path)
+    table = table.relaid(lambda laid: laid._replace(detail=None) if isinstance(laid.detail, Odd) else laid)
     if times := [f"{laid.name} in {laid.in_words}" for laid in table.layouts[0] if laid.in_words.startswith(_TIMES)]:
         remarks.append(f"times are whole numbers, and the manifest has their units: {first_few(times)}")
     order = {laid.name: number for number, laid in enumerate(table.layouts[0])}  # files may have another one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +32,34 @@ _QUOTE, _MARK = ord('"'), b"\xef\xbb\xbf"
 _HEAD_BYTES = 2**16
 #: What the first column is called if it has no name: pandas writes the index of a table so.
 _INDEX = "index"
+#: Key of the metadata of a table of Arrow that has `Odd` of its columns.
+_ODD = b"odd"
 #: Words for a value that is missing, in columns of numbers. In columns of text they are text.
 _MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "null", "NULL", "None")
+#: Characters of a value that are shown.
+_SHOWN = 40
 #: Whole numbers from this one on are not all numbers of float64; and how those in JSON look that may be none.
-_WHOLE_IN_FLOAT, _LONG = 2**53, re.compile(rb"(?<![\w.+-])-?\d{16,}(?![\d.eE])")
-_WHOLE, _WITH_ZEROS, _WITH_COMMA = r"^-?[0-9]+$", r"^-?0[0-9]", r"^-?[0-9]+,[0-9]+$"
+_WHOLE_IN_FLOAT, _LONG_DIGITS, _LONG = 2**53, 19, re.compile(rb"(?<![\w.+-])-?\d{16,}(?![\d.eE])")
+_WHOLE, _WITH_ZEROS, _TRUTH = r"^-?[0-9]+$", r"^-?0[0-9]", r"(?i)^(true|false)$"
+#: Numbers of CSV, those with a decimal comma, and those that are not 0.
+_NUMBER = r"(?i)^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?$|^-?(nan|inf|infinity)$"
+_WITH_COMMA, _NOT_ZERO = r"^[+-]?[0-9]+,[0-9]+$", r"^[^eE]*[1-9]"
+
+
+class Odd(NamedTuple):
+    """Why a column of CSV is text: its values that are no numbers, or that none of ours holds.
+
+    Attributes:
+        times: how many values these are.
+        first: the first of them.
+        are_commas: whether all of them have a decimal comma.
+        are_all: whether the column has no other values, but for missing ones.
+    """
+
+    times: int
+    first: str
+    are_commas: bool
+    are_all: bool
 
 
 def pieces(path: str, options: SourceOptions) -> Iterator[tuple[tuple[int, int], bytes]]:
@@ -174,12 +198,19 @@ def parsed(path: str, data: bytes, options: SourceOptions, layout: Layout = ()) 
                 return table.rename_columns([name for name in names if name in fields])
     columns = dict(zip(names, _strings(data, delimiter, len(names)).columns, strict=True))
     skipped = {name for name in names if any(naming(name, [skip]) for skip in options.skip)}
-    typed = {
-        name: text if name in skipped else _typed(name, text.combine_chunks(), fields.get(name))
-        for name, text in columns.items()
-        if not layout or name in fields
-    }
-    return pa.table(list(typed.values()), list(typed))
+    odd, typed = dict[str, str](), dict[str, Any]()
+    for name, text in columns.items():
+        if layout and name in fields:
+            typed[name] = _as_field(name, text.combine_chunks(), fields[name])
+        elif not layout:
+            typed[name], why = (text, None) if name in skipped else _typed(text.combine_chunks())
+            odd |= {name: json.dumps(why)} if why else {}
+    return pa.table(list(typed.values()), list(typed), metadata={_ODD: json.dumps(odd)})
+
+
+def odd_values(schema: Any) -> dict[str, Odd]:
+    """Return why columns of CSV are text, by their names, as `parsed` has found it in some rows."""
+    return {name: Odd(*json.loads(why)) for name, why in json.loads((schema.metadata or {}).get(_ODD, "{}")).items()}
 
 
 def _refuse_rounded(table: Any, data: bytes, options: SourceOptions) -> None:
@@ -244,41 +275,60 @@ def _type_of(laid: LaidField) -> Any:
     return pa.string() if laid.kind == "text" else pa.bool_() if laid.dtype == "bool" else pa.type_for_alias(laid.dtype)
 
 
-def _typed(name: str, text: Any, laid: LaidField | None) -> Any:
-    """Return a column of CSV as the numbers of its field, or if there is none yet, as what its values are.
-
-    Raises:
-        SourceError: the numbers have a decimal comma.
-    """
+def _numbers_in(text: Any) -> Any:
+    """Return a column of text as one of numbers: without spaces, plus signs, and words for missing values."""
     import pyarrow as pa
     from pyarrow import compute
 
-    if laid and laid.kind == "text":
-        return text
     trimmed = compute.utf8_trim_whitespace(text)
-    numbers = compute.if_else(compute.is_in(trimmed, value_set=pa.array(_MISSING)), None, trimmed)
-    if laid:
-        values = numbers.cast(_type_of(laid))
-        if laid.dtype == "float64" and _loses(numbers, values):  # whole numbers alone in a piece are int64 there
-            raise SourceError(f"column {name} holds whole numbers that float64 does not, and others; --skip {name}")
-        return values
+    present = compute.if_else(compute.is_in(trimmed, value_set=pa.array(_MISSING)), None, trimmed)
+    return compute.replace_substring_regex(present, r"^\+([0-9.])", r"\1")
 
-    def all_are(form: str) -> bool:
-        return compute.all(compute.match_substring_regex(numbers, form)).as_py() is True
 
-    if numbers.null_count == len(numbers):
-        return pa.nulls(len(numbers)) if compute.all(compute.equal(trimmed, "")).as_py() else text
-    if all_are(_WITH_COMMA):
-        raise SourceError(
-            f"column {name} has a decimal comma in all numbers, as in 1,5; write points, or --skip {name}"
-        )
-    if compute.any(compute.match_substring_regex(numbers, _WITH_ZEROS)).as_py():
+def _as_field(name: str, text: Any, laid: LaidField) -> Any:
+    """Return a column of CSV as the values of its field.
+
+    Raises:
+        SourceError: the field is of float64, and does not hold a whole number.
+    """
+    if laid.kind == "text":
         return text
-    for kind in ("int64",) if all_are(_WHOLE) else ("bool", "float64"):
+    numbers = _numbers_in(text)
+    values = numbers.cast(_type_of(laid))
+    if laid.dtype == "float64" and len(_lost(numbers, values)):  # whole numbers alone in a piece are int64 there
+        raise SourceError(f"column {name} holds whole numbers that float64 does not, and others; --skip {name}")
+    return values
+
+
+def _typed(text: Any) -> tuple[Any, Odd | None]:
+    """Return a column of CSV as what all of its values are; and why, if they are text."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    numbers = _numbers_in(text)
+    if numbers.null_count == len(numbers):
+        return pa.nulls(len(numbers)), None
+
+    def are(form: str) -> Any:
+        return compute.match_substring_regex(numbers, form)
+
+    odd = numbers.filter(compute.invert(are(_NUMBER)))
+    if not compute.any(are(_WITH_ZEROS)).as_py():
+        kind = next(
+            (kind for kind, form in (("int64", _WHOLE), ("bool", _TRUTH)) if compute.all(are(form)).as_py()), "float64"
+        )
         with suppress(pa.ArrowInvalid):
             values = numbers.cast(kind)
-            return text if kind == "float64" and _loses(numbers, values) else values
-    return text
+            lost = _lost(numbers, values) if kind == "float64" else ()
+            if not len(lost):
+                return values, None
+            odd = lost
+    if not len(odd):  # whole numbers, of which some are too long
+        odd = numbers.filter(compute.greater_equal(compute.utf8_length(numbers), _LONG_DIGITS))
+    commas = compute.match_substring_regex(odd, _WITH_COMMA)
+    are_commas = compute.all(commas).as_py() is True
+    first = odd[0].as_py()[:_SHOWN] if len(odd) else ""
+    return text, Odd(len(odd), first, are_commas, len(odd) == len(numbers) - numbers.null_count)
 
 
 def _has_long(values: Any) -> bool:
@@ -288,15 +338,23 @@ def _has_long(values: Any) -> bool:
     return types.is_float64(values.type) and (compute.max(compute.abs(values)).as_py() or 0) >= _WHOLE_IN_FLOAT
 
 
-def _loses(numbers: Any, values: Any) -> bool:
-    """Return whether text of numbers is not what it becomes as float64: a long whole one, or one beyond its range."""
+def _lost(numbers: Any, values: Any) -> Any:
+    """Return the text of numbers that are others as float64: long whole ones, and those beyond its range."""
+    import pyarrow as pa
     from pyarrow import compute
 
     extremes = compute.greater_equal(compute.abs(values), float(_WHOLE_IN_FLOAT))
     pairs = zip(numbers.filter(extremes).to_pylist(), values.filter(extremes).to_pylist(), strict=True)
-    return any(
-        not text.lstrip("+-").lower().startswith("inf")
-        if math.isinf(value)
-        else text.lstrip("-").isdecimal() and int(value) != int(text)
+    large = [
+        text
         for text, value in pairs
+        if (
+            not text.lstrip("-").lower().startswith("inf")
+            if math.isinf(value)
+            else text.lstrip("-").isdecimal() and int(value) != int(text)
+        )
+    ]
+    zeros = numbers.filter(compute.equal(values, 0.0))
+    return pa.concat_arrays(
+        [pa.array(large, pa.string()), zeros.filter(compute.match_substring_regex(zeros, _NOT_ZERO))]
     )

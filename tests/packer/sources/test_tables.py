@@ -203,7 +203,7 @@ def test_types_of_csv_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.
     assert rows(tmp_path / "a.csv", 20, 31)["x"] == list(range(20, 31))
 
 
-@pytest.mark.parametrize("number", ["9007199254740993", "-1e400"])
+@pytest.mark.parametrize("number", ["9007199254740993", "+9007199254740993", "-1e400", "1e-400"])
 def test_numbers_that_float64_does_not_hold_are_text(tmp_path: Path, number: str) -> None:
     """A whole number stays int64 where all are; beside others it would lose digits."""
     (tmp_path / "a.csv").write_text(f"x,y,z\n1.5,{number},inf\n{number},1.5,9007199254740994\n")
@@ -222,6 +222,34 @@ def test_long_whole_numbers_beside_others_further_on_are_refused(
             continue
         with pytest.raises(SourceError, match="column x holds whole numbers that float64 does not, and others"):
             rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("piece_bytes", [8, 100])
+def test_the_type_of_a_column_is_that_of_all_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    """Wherever pieces end: values may be missing in one, a plus sign is no text, 1 is not true, and +07 not 7."""
+    monkeypatch.setattr("packer.sources.tables.text._PIECE_BYTES", piece_bytes)
+    (tmp_path / "a.csv").write_text("n,is,p,z,c,t\nNA,true,+1,+07,x,x\nNA,1,-2,8,2,y\n7,false,3,9,3,9\n")
+    source = open_sources([str(tmp_path)], SourceOptions(fill={"n": "0"}))
+    found = {name: [str(value) for value in values] for name, values in read_each(source).items()}
+    assert found == {
+        "n": ["0", "0", "7"],
+        "is": ["true", "1", "false"],
+        "p": ["1", "-2", "3"],
+        "z": ["+07", "8", "9"],
+        "c": ["x", "2", "3"],
+        "t": ["x", "y", "9"],
+    }
+    many = "of 3 values (the first: {}) are no numbers that a field holds"
+    assert source.remarks == [
+        f"column {name} is text: 1 {many.format(first)}" for name, first in (("z", "'07'"), ("c", "'x'"))
+    ]
+    (tmp_path / "a.csv").write_text('x,y\n"1,5",1\nNA,2\n"-2,5",3\n')
+    with pytest.raises(SourceError, match="column x has a decimal comma in all numbers, as in 1,5"):
+        open_sources([str(tmp_path)])
+    (tmp_path / "a.csv").write_text('x,y\n"1,5",1\n2,2\n"-2,5",3\n')
+    assert open_sources([str(tmp_path)]).remarks == [f"column x is text: 2 {many.format(repr('1,5'))}"]
 
 
 @pytest.mark.parametrize(("line", "is_said"), [("1,2", True), ("0.5,cat", True), ("0,1", False), ("a,2", False)])
