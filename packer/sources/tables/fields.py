@@ -17,22 +17,30 @@ from packer.sources.tables.text import CSV, Odd, odd_values
 
 #: What a column is of which no value is known, that is left out, whose numbers are those of classes, or that is binary.
 EMPTY, SKIPPED, CLASS, BINARY = "empty", "skipped", "class", "binary"
+#: How a type begins whose values have a shape of their own.
+_TENSOR = "extension<arrow.fixed_shape_tensor"
 #: Types of Arrow that have another name than the dtype.
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 def layout_of(schema: Any, options: SourceOptions) -> Layout:
     """Return the fields of a schema of Arrow; those that are left out are `SKIPPED`."""
+    import pyarrow as pa
+
     metadata = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
     features = metadata.get("info", {}).get("features", {})
-    if twice := [name for name, times in Counter(schema.names).items() if times > 1]:
-        raise SourceError(f"two columns are named {twice[0]!r}; rename one")
     layout, odd = list[LaidField](), odd_values(schema)
     files = {field.name for field in schema if is_file(field.type)}
-    for name, array in leaves(schema.empty_table()):
+    tensors = {field.name: field.type for field in schema if str(field.type).startswith(_TENSOR)}
+    kinds = [(field.name, getattr(field.type, "storage_type", field.type)) for field in schema]
+    for name, array in leaves(pa.schema(kinds).empty_table()):
         if any(naming(name, [skipped]) for skipped in options.skip):
             layout.append(LaidField(name, "uint8", (), SKIPPED))
             continue
+        if name in tensors:
+            raise SourceError(
+                f"column {name} is {tensors[name]}, which no field holds; make lists of it, or --skip {name}"
+            )
         laid = _field(name, array.type)
         if name in files:
             laid = laid._replace(detail=f"{name}.path")
@@ -40,6 +48,8 @@ def layout_of(schema: Any, options: SourceOptions) -> Layout:
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and laid.dtype == "int64":
             laid = laid._replace(in_words=CLASS, detail=tuple(feature["names"]))
         layout.append(laid._replace(detail=odd[name]) if name in odd else laid)
+    if twice := [name for name, times in Counter(laid.name for laid in layout).items() if times > 1]:
+        raise SourceError(f"two columns, or members of one, are named {twice[0]!r}; rename one")
     return tuple(layout)
 
 

@@ -201,12 +201,16 @@ def _blocks(row: Row, arrays: dict[str, Any], first: int, options: SourceOptions
             if end - begin > 1:
                 step = max(1, (end - begin) // 2)  # it is among these
                 continue
-            good, reason = begin, error.reason if isinstance(error, SourceError) else _MISFIT
+            good, reason = begin, error.reason if isinstance(error, SourceError) else _reason(error)
             break
         yield block
         begin = end
     if reason:
         raise SourceError(f"row {row.numbers[_FIRST] + first + good:,}: {reason}", row.path, 0)
+
+
+def _reason(error: Exception) -> str:
+    return "text that is not in UTF-8; save it as such" if isinstance(error, UnicodeDecodeError) else _MISFIT
 
 
 KIND = Kind(

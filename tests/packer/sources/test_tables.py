@@ -345,6 +345,8 @@ def test_columns_of_files_may_be_in_another_order(tmp_path: Path) -> None:
             "holds 18446744073709551615, which float64",
         ),
         ("a.parquet", "", "cannot be read as a table"),
+        ("a.jsonl", '{"a.b": 1, "a": {"b": 2}}\n', "are named 'a.b'; rename one"),
+        ("a.jsonl", '{"a": "\udce9"}\n', "row 0: text that is not in UTF-8"),
         ("a.csv", "a\n\udce9\n", r"a\.csv: is not text in UTF-8; save it as such, as by iconv"),
     ],
 )
@@ -363,9 +365,16 @@ def test_a_delimiter_is_one_character(tmp_path: Path) -> None:
         rows(tmp_path / "a.csv", delimiter="ab")
 
 
-@pytest.mark.parametrize("values", [[decimal.Decimal("1.5")], [["a", "b"]]])
-def test_columns_that_no_field_holds_are_refused(tmp_path: Path, values: list[Any]) -> None:
-    """Decimals and lists of text are named, and can be left out; a wrong name is an error."""
+@pytest.mark.parametrize(
+    "values",
+    [
+        [decimal.Decimal("1.5")],
+        [["a", "b"]],
+        pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((1, 2, 3))),
+    ],
+)
+def test_columns_that_no_field_holds_are_refused(tmp_path: Path, values: Any) -> None:
+    """Decimals, lists of text, and tensors, are named, and can be left out; a wrong name is an error."""
     path = written(tmp_path / "a.parquet", pa.table({"p": values, "x": [1]}))
     with pytest.raises(SourceError, match=r"column p is .*, which no field holds.*--skip p"):
         rows(path)
