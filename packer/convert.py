@@ -7,24 +7,17 @@ report = convert(my_torch_dataset, "mine.packed", codec="lz4")
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import xxhash
-
-import packer
 from packer.codecs import compiled
-from packer.errors import ChangedMeanwhileError, UsageError, as_text
-from packer.format import MANIFEST, Manifest, encode_constants
+from packer.errors import ChangedMeanwhileError, UsageError
+from packer.format import Manifest, encode_constants
 from packer.format import manifest as manifests
 from packer.packing import (
     SHARDS_ALONE,
@@ -34,44 +27,32 @@ from packer.packing import (
     ConvertOptions,
     Job,
     LocalPlace,
-    Make,
     Place,
     Plan,
+    PlanSharing,
     Rejected,
-    SeenFiles,
     ShardReport,
     Shards,
     SharedPlan,
-    Stamps,
     begin_packing,
     changing,
     check_place,
-    claim_plan,
     codec_texts,
     commands_of,
     explain_changes,
     fetch_rejected,
-    files_elsewhere,
-    find_plan,
-    input_texts,
     open_source,
     pack_shards,
     parse_part,
     part_shards,
     place_of,
     plan_job,
-    plan_splits,
     reading_limits,
     rewrite,
-    write_plan,
 )
-from packer.remote import Lease, RemoteFile, default_cache, fetch_files, inputs_here, list_urls, url_in
-from packer.sources import PackedSource, Source, list_files, named_paths
-from packer.watcher import Watcher
+from packer.sources import PackedSource
 
 __all__ = ["ConvertOptions", "PartReport", "Report", "convert", "convert_part"]
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -158,7 +139,8 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     base = sources.base if isinstance(sources, PackedSource) else None
     read = [] if base is None else [(LocalPlace(Path(sources.folder)), base)]
     with explain_changes(read):
-        job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
+        job = PlanSharing(sources, options, place).find_job()
+        job = job or plan_job(open_source(sources, options, rejected), options, rejected)
     compiled.prepare(field.codec for field in job.plan.fields)  # for those who read it afterwards
     job = replace(job, commands=commands_of("convert", sources, options))
     command = _command(job, place)
@@ -234,24 +216,17 @@ def convert_part(
     parse_part(part)  # before the sources are opened
     place = place_of(out)
     check_place(sources, place, options.overwrite)
-    change = Change(place, has_lock=False)
-    digest = _command_digest(sources, options)
-    leases = list[Lease]()  # what was fetched stays in the cache until it is packed
-    fetch = partial(_fetch, input_texts(sources) or (), leases, options.watcher)
-    skip, makes = options.on_error == "skip", list[Make]()
-    with claim_plan(place, digest, partial(find_plan, change, digest)) as shared_plan:
+    sharing = PlanSharing(sources, options, place)
+    change, makes = sharing.change, None
+    with sharing.claim() as shared_plan:
         plan: Plan | SharedPlan
-        parts: Mapping[int, tuple[Source, Stamps | None]] | None = None
         if shared_plan is not None:
             change.begin(shared_plan.note, options.overwrite)
             plan = shared_plan
             numbers, finished, missing = _find_missing(change, part, plan)
-            named = _named_paths(input_texts(sources) or (), options)
-            parts = shared_plan.sources(place, change.run, missing, not options.overwrite, named, fetch)
-        if parts is not None:
-            makes = [Make(part, plan.shards[number], skip, stamps=stamps) for number, (part, stamps) in parts.items()]
-        else:
-            job = _share_plan(sources, options, change, digest)
+            makes = sharing.makes(plan, missing, is_strict=not options.overwrite)
+        if makes is None:
+            job = _plan_for_parts(sources, options, sharing)
             plan = job.plan
             numbers, finished, missing = _find_missing(change, part, plan)
             makes = [job.make(number) for number in missing]
@@ -276,7 +251,7 @@ def _find_missing(
     return numbers, finished, [shard for shard in numbers if shard not in finished]
 
 
-def _share_plan(sources: Any, options: ConvertOptions, change: Change, command: str) -> Job:
+def _plan_for_parts(sources: Any, options: ConvertOptions, sharing: PlanSharing) -> Job:
     """Plan a conversion, begin its run, and write the plan for the other parts.
 
     Raises:
@@ -284,94 +259,13 @@ def _share_plan(sources: Any, options: ConvertOptions, change: Change, command: 
         SourceError, WriteError, ResourceError, DatasetError: as `convert`.
     """
     rejected: list[Rejected] = []
-    inputs = input_texts(sources) or []  # listed before the files are opened: more may arrive
-    listing = _list_digest(inputs, list_urls(inputs), options) if command else ""
+    listing = sharing.list_files()  # before the files are opened: more may arrive
     job = plan_job(open_source(sources, options, rejected), options, rejected)
     if not job.files.count:
         raise UsageError(
             "a part is packed of files, and these are samples in memory: pack each part by itself, and merge"
         )
     note = job.command("convert").note
-    change.begin(note, options.overwrite)
-    if command and not any(files_elsewhere(job.source.files(), _named_paths(inputs, options))):
-        write_plan(change, command, note, job.plan, "" if rejected else listing)
+    sharing.change.begin(note, options.overwrite)
+    sharing.write(note, job.plan, "" if rejected else listing)
     return job
-
-
-def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None:
-    """Return the job whose plan a part of the same command has written; None if there is none, or a file has changed.
-
-    No source file is opened. Of sources at a URL, the files of unfinished shards are fetched.
-    """
-    command = _command_digest(sources, options)
-    if not command:
-        return None
-    change = Change(place, has_lock=False)
-    shared_plan = find_plan(change, command)
-    if shared_plan is None or not shared_plan.listing:
-        return None
-    inputs = input_texts(sources) or []
-    at_urls = list_urls(inputs)
-    if shared_plan.listing != _list_digest(inputs, at_urls, options):
-        return None
-    run = change.run = change.run_of(shared_plan.note)
-    seen = SeenFiles()
-    named = _named_paths(inputs, options)
-    plan_of_files = shared_plan.plan(place, run, named, at_urls, seen)
-    if plan_of_files is None:
-        return None
-    plan, source_bytes = plan_of_files
-    if at_urls:
-        finished, leases = change.reports(ShardReport), list[Lease]()
-        missing = [shard.number for shard in plan.shards if shard.number not in finished]
-        fetch = partial(_fetch, inputs, leases, options.watcher)
-        if shared_plan.sources(place, run, missing, False, named, fetch) is None:
-            return None
-        weakref.finalize(plan.source, leases.clear)
-    _log.info("no source file has changed since a part made the plan, so it holds")
-    limits, splits = reading_limits(options), plan_splits(plan, options, lenient=False)
-    return Job(plan.source, plan, options, shared_plan.note.files, source_bytes, limits, seen, splits)
-
-
-def _named_paths(inputs: Sequence[str], options: ConvertOptions) -> list[str]:
-    """Return the files and folders that a command names, which alone its parts open by the plan of another."""
-    return named_paths(inputs_here(inputs), options.source)
-
-
-def _fetch(inputs: Sequence[str], leases: list[Lease], watcher: Watcher, paths: Sequence[str]) -> None:
-    """Fetch the files of inputs at URLs that belong at `paths`, and put what keeps them in the cache into `leases`."""
-    leases += fetch_files(inputs, paths, watcher)
-
-
-def _list_digest(inputs: Sequence[str], at_urls: Mapping[str, RemoteFile], options: ConvertOptions) -> str:
-    """Return a digest of the names of all files that are there to be packed; empty if names do not tell all.
-
-    Args:
-        at_urls: those at URLs.
-    """
-    paths = list_files([text for text in inputs if not url_in(text)], options.source, options.watcher)
-    if paths is None or any(path.endswith(".mdb") for path in at_urls):  # whose keys are samples
-        return ""
-    digest = xxhash.xxh3_128()
-    for path in chain(paths, sorted(at_urls)):
-        digest.update(os.fsencode(path) + b"\0")
-    return digest.hexdigest()
-
-
-def _command_digest(sources: Any, options: ConvertOptions) -> str:
-    """Return a digest of all that decides the plan of a conversion, but for the files themselves.
-
-    It is empty if parts cannot share a plan. Files at a URL are fetched, so the path of the cache counts, too.
-    """
-    inputs = input_texts(sources)
-    if inputs is None:
-        return ""
-    paths = [Path(text.partition("=")[2] or text) for text in inputs if not url_in(text)]
-    folder = "" if all(path.is_absolute() for path in paths) else os.getcwd()  # noqa: PTH109
-    if any(map(url_in, inputs)):
-        folder += f"\0{default_cache()}"
-    like = None if options.like is None else place_of(options.like).read(MANIFEST)
-    settings = options.codec, options.shard_size, options.source, options.on_error, like
-    return xxhash.xxh3_64_hexdigest(
-        msgspec.json.encode((packer.__version__, as_text(repr((inputs, folder))), settings))
-    )

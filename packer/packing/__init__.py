@@ -12,23 +12,20 @@ from packer.packing.inputs import (
     check_place,
     constants_error,
     fit_source,
-    input_texts,
     open_source,
     packed_folder,
 )
 from packer.packing.job import Job, Packed, fetch_rejected, log_plan, plan_job, plan_splits
 from packer.packing.manifest import check_output, make_manifest, named_files, read_manifest, totals
-from packer.packing.note import Note, report_file, shard_file
+from packer.packing.note import Note, shard_file
 from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.origin import (
-    Leaf,
     Origin,
     classes_of,
     is_shuffled,
     join_origins,
     leaves,
     matching_parts,
-    origin_of,
     parse_origin,
     with_fields,
 )
@@ -51,9 +48,9 @@ from packer.packing.rewrite import (
 )
 from packer.packing.running import find_culprit, run_tasks
 from packer.packing.schedulers import executor_at
-from packer.packing.shared_plan import SharedPlan, claim_plan, files_elsewhere, find_plan, write_plan
+from packer.packing.shared_plan import PlanSharing, SharedPlan
 from packer.packing.sizes import FieldSizes, field_sizes
-from packer.packing.source_files import SeenFiles, SourceFiles, Stamps, source_files
+from packer.packing.source_files import SeenFiles, SourceFiles, source_files
 from packer.packing.splits import SPLIT, Rule, Samples, join_splits, make_splits, parse_rules, share_out, split_text
 from packer.packing.tasks import (
     Make,
@@ -80,7 +77,6 @@ __all__ = [
     "Job",
     "JoinedParts",
     "Keep",
-    "Leaf",
     "Link",
     "LocalPlace",
     "Make",
@@ -90,6 +86,7 @@ __all__ = [
     "PartReports",
     "Place",
     "Plan",
+    "PlanSharing",
     "Rejected",
     "RemotePlace",
     "Rule",
@@ -100,7 +97,6 @@ __all__ = [
     "Shards",
     "SharedPlan",
     "SourceFiles",
-    "Stamps",
     "Step",
     "Tag",
     "begin_packing",
@@ -110,7 +106,6 @@ __all__ = [
     "check_classes",
     "check_output",
     "check_place",
-    "claim_plan",
     "classes_of",
     "codec_by_field",
     "codec_texts",
@@ -123,12 +118,9 @@ __all__ = [
     "explain_changes",
     "fetch_rejected",
     "field_sizes",
-    "files_elsewhere",
     "find_culprit",
-    "find_plan",
     "finish_shard",
     "fit_source",
-    "input_texts",
     "is_shuffled",
     "join_origins",
     "join_splits",
@@ -141,7 +133,6 @@ __all__ = [
     "matching_parts",
     "named_files",
     "open_source",
-    "origin_of",
     "pack_shards",
     "packed_folder",
     "parse_origin",
@@ -158,7 +149,6 @@ __all__ = [
     "read_rejected",
     "reading_limits",
     "remark_on_jpegs",
-    "report_file",
     "rewrite",
     "run_tasks",
     "shard_file",
@@ -174,5 +164,4 @@ __all__ = [
     "utc_now",
     "with_fields",
     "with_usual",
-    "write_plan",
 ]

@@ -3,11 +3,9 @@
     unfinished/RUN.plan            the plan: fields, shards, and digests of what follows
     unfinished/RUN-00000.plan      the samples of a shard: paths and sizes, as `encode_source` writes them
     unfinished/RUN-all.plan        all samples, for the call that publishes
-    unfinished/COMMAND.claim       says which part makes the plan now; COMMAND is a digest of the command
 
 The note of a run says all that decides its bytes, but to write it a part must have read all headers. The digest of the
-command is known before. A claim needs no lock, and so works at a URL: the last one to write it makes the plan, the
-others wait as long as the claim changes. If two parts make the plan after all, both make the same one.
+command is known before: by it the parts find the plan, and agree on the one that makes it (`claims.py`).
 """
 
 from __future__ import annotations
@@ -16,37 +14,36 @@ import contextlib
 import logging
 import os
 import re
-import secrets
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import xxhash
 
-from packer.errors import PackerError, SourceError, UsageError, WriteError
-from packer.format import UNFINISHED, Field, clear_errors
+import packer
+from packer.errors import SourceError, UsageError, as_text
+from packer.format import MANIFEST, UNFINISHED, Field, clear_errors
+from packer.packing.claims import claim_plan
 from packer.packing.commit import Change
 from packer.packing.cutting import ShardPlan
+from packer.packing.inputs import input_texts
+from packer.packing.job import Job, plan_splits
 from packer.packing.note import UNNAMED_CHANGE, Note, differs_error
-from packer.packing.places import Place, RemotePlace
+from packer.packing.options import ConvertOptions, reading_limits
+from packer.packing.places import Place, place_of
 from packer.packing.plan import Plan
-from packer.packing.source_files import SeenFiles, SourceFiles, Stamps, source_files
-from packer.remote import RemoteFile
-from packer.sources import Source, decode_source, encode_source
+from packer.packing.source_files import SeenFiles, SourceFiles, source_files
+from packer.packing.tasks import Make, ShardReport
+from packer.remote import Lease, RemoteFile, default_cache, fetch_files, inputs_here, list_urls, url_in
+from packer.sources import Source, decode_source, encode_source, list_files, named_paths
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two changes of a claim, and after which one that did not change is taken over.
-BEAT, LOST = 2.0, 20.0
-#: Seconds between two looks for a plan.
-POLL = 1.0
-#: Seconds to wait after writing a claim, before reading it back to see whether another part wrote one too: in a folder,
-#: and at a URL.
-SETTLED, SETTLED_REMOTELY = 0.1, 1.0
 #: Files that are put in place at one time: a bucket takes a while for each. One thread computes what is in them.
 _PUT_THREADS = 8
 
@@ -75,140 +72,205 @@ class SharedPlan(msgspec.Struct, frozen=True):
     raw_bytes: dict[str, int]
     exact: bool
 
-    def sources(
-        self,
-        place: Place,
-        run: str,
-        numbers: Sequence[int],
-        is_strict: bool,
-        named: Sequence[str],
-        fetch: Callable[[Sequence[str]], object],
-    ) -> dict[int, tuple[Source, Stamps | None]] | None:
-        """Return the samples of some shards and the stamps of their files, by number.
 
-        None if they were lost, or a file has changed meanwhile.
+class PlanSharing:
+    """Finds, reads and writes the plan that the calls of one command share.
+
+    Args:
+        sources, options: of the command, as for `convert`.
+        place: of the dataset.
+    """
+
+    def __init__(self, sources: Any, options: ConvertOptions, place: Place) -> None:
+        inputs = input_texts(sources)
+        self._inputs, self._options, self._place = inputs or [], options, place
+        #: Digest of the command; empty if its calls share no plan.
+        self._command = _command_digest(inputs, options)
+        #: What was fetched stays in the cache as long as this object.
+        self._leases: list[Lease] = []
+
+    @cached_property
+    def change(self) -> Change:
+        """Return the dataset at the place; its run is that of the plan, once that has begun."""
+        return Change(self._place, has_lock=False)
+
+    @cached_property
+    def _named(self) -> list[str]:
+        """Return the files and folders that the command names, as absolute paths: a plan says which files it opens."""
+        return named_paths(inputs_here(self._inputs), self._options.source)
+
+    def claim(self) -> contextlib.AbstractContextManager[SharedPlan | None]:
+        """Give the plan that another part makes or has made; or None to the one part that is to make it in the block.
+
+        Raises:
+            UsageError: the part that made the plan while this one waited has failed.
+            WriteError: the claim cannot be written.
+        """
+        return claim_plan(self._place, self._command, self._find)
+
+    def _find(self) -> SharedPlan | None:
+        """Return the plan that another part has written; None if there is none, or it is for another run."""
+        for name in self._place.files():
+            if match := re.fullmatch(rf"{UNFINISHED}/([0-9a-f]{{8}})\.plan", name):
+                with contextlib.suppress(msgspec.DecodeError):
+                    plan = msgspec.json.decode(self._place.read(name) or b"", type=SharedPlan)
+                    if plan.command == self._command and self.change.run_of(plan.note) == match[1]:
+                        return plan
+        return None
+
+    def makes(self, plan: SharedPlan, numbers: Sequence[int], is_strict: bool) -> list[Make] | None:
+        """Return how some shards are packed. Of sources at a URL, their files are fetched.
+
+        None if their samples were lost, or a file has changed since the plan was made.
 
         Args:
             is_strict: whether a change is an error.
-            named: as for `files_elsewhere`.
-            fetch: called with the paths of their files, before these are looked at.
 
         Raises:
-            UsageError: a file has changed since the plan was made, and `is_strict`; or the plan has files that the
-                command does not name.
+            UsageError: a file has changed, and `is_strict`; or the plan has files that the command does not name.
             SourceError: a file is gone.
         """
         sources = {}
         for number in numbers:
-            source = _read_samples(place, _samples_file(run, number), self.digests[number])
+            source = self._read_samples(plan, number)
             if source is None:
                 return None
-            _check_named(place, run, source, named)
             sources[number] = source
-        fetch([path for source in sources.values() for path in source.files()])
-        parts: dict[int, tuple[Source, Stamps | None]] = {}
+        paths = [path for source in sources.values() for path in source.files()]
+        self._leases += fetch_files(self._inputs, paths, self._options.watcher)
+        makes = list[Make]()
         for number, source in sources.items():
             seen, paths = SeenFiles(), source.files()
             files, _ = source_files(paths, seen=seen)
-            if files != self.files[number]:
+            if files != plan.files[number]:
                 if is_strict:
-                    raise differs_error(place, self.files[number].difference(files) or UNNAMED_CHANGE)
+                    raise differs_error(self._place, plan.files[number].difference(files) or UNNAMED_CHANGE)
                 return None
-            parts[number] = source, seen.stamps(paths) if source.has_files_of_slices else None
-        return parts
+            stamps = seen.stamps(paths) if source.has_files_of_slices else None
+            makes.append(Make(source, plan.shards[number], self._options.on_error == "skip", stamps=stamps))
+        return makes
 
-    def plan(
-        self, place: Place, run: str, named: Sequence[str], at_urls: Mapping[str, RemoteFile], seen: SeenFiles
-    ) -> tuple[Plan, int] | None:
-        """Return the plan with its samples, and the bytes of all source files; no source file is opened.
+    def find_job(self) -> Job | None:
+        """Return the job whose plan a part has written; None if there is none, or a file was added or has changed.
 
-        None if the samples were lost, or a file has changed since the plan was made.
-
-        Args:
-            named: as for `files_elsewhere`.
-            at_urls, seen: as for `source_files`.
+        No source file is opened. Of sources at a URL, the files of unfinished shards are fetched.
 
         Raises:
             UsageError: the plan has files that the command does not name.
         """
-        source = _read_samples(place, _samples_file(run, None), self.digests[-1])
+        shared_plan = self._find() if self._command else None
+        if shared_plan is None or not shared_plan.listing:
+            return None
+        at_urls = list_urls(self._inputs)
+        if shared_plan.listing != _list_digest(self._inputs, at_urls, self._options):
+            return None
+        self.change.run = self.change.run_of(shared_plan.note)
+        source = self._read_samples(shared_plan, None)
         if source is None:
             return None
-        _check_named(place, run, source, named)
+        seen = SeenFiles()
         try:
-            files, nbytes = source_files(source.files(), at_urls, seen)
+            files, source_bytes = source_files(source.files(), at_urls, seen)
         except SourceError:  # a file is gone
             return None
-        plan = Plan(source, self.origin, self.fields, self.shards, self.raw_bytes, self.exact)
-        return (plan, nbytes) if files == self.note.files else None
+        if files != shared_plan.note.files:
+            return None
+        if at_urls:
+            finished = self.change.reports(ShardReport)
+            missing = [shard.number for shard in shared_plan.shards if shard.number not in finished]
+            if self.makes(shared_plan, missing, is_strict=False) is None:
+                return None
+            weakref.finalize(source, self._leases.clear)
+        _log.info("no source file has changed since a part made the plan, so it holds")
+        plan = Plan(
+            source, shared_plan.origin, shared_plan.fields, shared_plan.shards, shared_plan.raw_bytes, shared_plan.exact
+        )
+        limits, splits = reading_limits(self._options), plan_splits(plan, self._options, lenient=False)
+        return Job(source, plan, self._options, files, source_bytes, limits, seen, splits)
+
+    def list_files(self) -> str:
+        """Return a digest of the names of all files that are there to be packed; empty if names do not tell all."""
+        return _list_digest(self._inputs, list_urls(self._inputs), self._options) if self._command else ""
+
+    def write(self, note: Note, plan: Plan, listing: str) -> None:
+        """Write the plan of a run that has begun, unless it has files that the command does not name.
+
+        Args:
+            listing: as in `SharedPlan`; if it is empty, all samples are not written.
+
+        Raises:
+            WriteError: it cannot be written.
+            SourceError: a file is gone.
+        """
+        if self._command and not any(_files_elsewhere(plan.source.files(), self._named)):
+            files, digests = self._write_samples(plan, is_all=bool(listing))
+            shared_plan = SharedPlan(
+                self._command,
+                note,
+                plan.fields,
+                plan.origin,
+                plan.shards,
+                tuple(files),
+                tuple(digests),
+                listing,
+                plan.raw_bytes,
+                plan.exact,
+            )
+            self._place.write(f"{UNFINISHED}/{self.change.run}.plan", msgspec.json.encode(shared_plan))
+
+    def _write_samples(self, plan: Plan, is_all: bool) -> tuple[list[SourceFiles], list[str]]:
+        """Write the samples of each shard, and then all; return the files of each shard, and the digests of both."""
+        place, files, digests = self._place, list[SourceFiles](), list[str]()
+
+        def write_draft(source: Source, shard: int | None) -> tuple[Path, str]:
+            name = _samples_file(self.change.run, shard)
+            data, draft = encode_source(source), place.draft(name)
+            with clear_errors(draft):
+                draft.write_bytes(data)  # not synced: if a power cut takes it, another part makes the plan again
+            digests.append(xxhash.xxh3_128_hexdigest(data))
+            return draft, name
+
+        def write_drafts() -> Iterator[tuple[Path, str]]:
+            for shard in plan.shards:
+                source = plan.source.slice(shard.start, shard.stop)
+                files.append(source_files(source.files())[0])
+                yield write_draft(source, shard.number)
+            if is_all:
+                yield write_draft(plan.source, None)
+
+        with ThreadPoolExecutor(_PUT_THREADS) as pool:
+            for _ in pool.map(lambda draft: place.put_draft(*draft), write_drafts()):
+                pass
+        return files, digests
+
+    def _read_samples(self, plan: SharedPlan, shard: int | None) -> Source | None:
+        """Return the samples of a shard, or all; None if they were lost.
+
+        Raises:
+            UsageError: they have a file that the command does not name.
+        """
+        run = self.change.run
+        data = self._place.read(_samples_file(run, shard))
+        if data is None or xxhash.xxh3_128_hexdigest(data) != plan.digests[-1 if shard is None else shard]:
+            return None
+        try:
+            source = decode_source(data)
+        except SourceError:  # of another version of numpy, say
+            return None
+        if path := next(_files_elsewhere(source.files(), self._named), ""):
+            raise UsageError(
+                f"{self._place}: its plan {UNFINISHED}/{run}.plan has the file {path}, which this command does not "
+                f"name; no part opens it: remove {UNFINISHED}, and see who writes there"
+            )
+        return source
 
 
-class _Claim(msgspec.Struct, frozen=True):
-    """Which part makes the plan, how often it has said so, and why it failed."""
-
-    token: str
-    beats: int = 0
-    error: str = ""
+def _samples_file(run: str, shard: int | None) -> str:
+    """Return the path of the samples of a shard, or of all."""
+    return f"{UNFINISHED}/{run}-{'all' if shard is None else f'{shard:05d}'}.plan"
 
 
-def find_plan(change: Change, command: str) -> SharedPlan | None:
-    """Return the plan that another part of a command has written; None if there is none, or it is for another run."""
-    for name in change.place.files():
-        if match := re.fullmatch(rf"{UNFINISHED}/([0-9a-f]{{8}})\.plan", name):
-            with contextlib.suppress(msgspec.DecodeError):
-                plan = msgspec.json.decode(change.place.read(name) or b"", type=SharedPlan)
-                if plan.command == command and change.run_of(plan.note) == match[1]:
-                    return plan
-    return None
-
-
-def write_plan(change: Change, command: str, note: Note, plan: Plan, listing: str) -> None:
-    """Write the plan of a run that has begun: the samples of each shard, all samples, and then the plan itself.
-
-    Args:
-        listing: as in `SharedPlan`; if it is empty, all samples are not written.
-
-    Raises:
-        WriteError: it cannot be written.
-        SourceError: a file is gone.
-    """
-    place, files, digests = change.place, list[SourceFiles](), list[str]()
-
-    def write_draft(source: Source, shard: int | None) -> tuple[Path, str]:
-        name = _samples_file(change.run, shard)
-        data, draft = encode_source(source), place.draft(name)
-        with clear_errors(draft):
-            draft.write_bytes(data)  # not synced: if a power cut takes it, another part makes the plan again
-        digests.append(xxhash.xxh3_128_hexdigest(data))
-        return draft, name
-
-    def write_drafts() -> Iterator[tuple[Path, str]]:
-        for shard in plan.shards:
-            source = plan.source.slice(shard.start, shard.stop)
-            files.append(source_files(source.files())[0])
-            yield write_draft(source, shard.number)
-        if listing:
-            yield write_draft(plan.source, None)
-
-    with ThreadPoolExecutor(_PUT_THREADS) as pool:
-        for _ in pool.map(lambda draft: place.put_draft(*draft), write_drafts()):
-            pass
-    shared_plan = SharedPlan(
-        command,
-        note,
-        plan.fields,
-        plan.origin,
-        plan.shards,
-        tuple(files),
-        tuple(digests),
-        listing,
-        plan.raw_bytes,
-        plan.exact,
-    )
-    place.write(f"{UNFINISHED}/{change.run}.plan", msgspec.json.encode(shared_plan))
-
-
-def files_elsewhere(paths: Iterable[str], named: Sequence[str]) -> Iterator[str]:
+def _files_elsewhere(paths: Iterable[str], named: Sequence[str]) -> Iterator[str]:
     """Yield those of some files that a command does not name: a plan says which files the next part opens.
 
     Args:
@@ -228,104 +290,34 @@ def files_elsewhere(paths: Iterable[str], named: Sequence[str]) -> Iterator[str]
             yield path
 
 
-def _check_named(place: Place, run: str, source: Source, named: Sequence[str]) -> None:
-    if path := next(files_elsewhere(source.files(), named), ""):
-        raise UsageError(
-            f"{place}: its plan {UNFINISHED}/{run}.plan has the file {path}, which this command does not name; no part "
-            f"opens it: remove {UNFINISHED}, and see who writes there"
-        )
-
-
-def _samples_file(run: str, number: int | None) -> str:
-    """Return the path of the samples of a shard, or of all."""
-    return f"{UNFINISHED}/{run}-{'all' if number is None else f'{number:05d}'}.plan"
-
-
-def _read_samples(place: Place, name: str, digest: str) -> Source | None:
-    """Return the samples that `write_plan` has written; None if they were lost."""
-    data = place.read(name)
-    if data is None or xxhash.xxh3_128_hexdigest(data) != digest:
-        return None
-    with contextlib.suppress(SourceError):  # of another version of numpy, say
-        return decode_source(data)
-    return None
-
-
-@contextlib.contextmanager
-def claim_plan(place: Place, command: str, find: Callable[[], SharedPlan | None]) -> Iterator[SharedPlan | None]:
-    """Yield the plan that another part makes or has made; or None to the one part that is to make it in the block.
+def _list_digest(inputs: Sequence[str], at_urls: Mapping[str, RemoteFile], options: ConvertOptions) -> str:
+    """Return a digest of the names of all files that are there to be packed; empty if names do not tell all.
 
     Args:
-        command: its digest; empty if it shares no plan.
-        find: returns the plan if it is there.
-
-    Raises:
-        UsageError: the part that made the plan while this one waited has failed.
-        WriteError: the claim cannot be written.
+        at_urls: those at URLs.
     """
-    plan = find() if command else None
-    if plan or not command:
-        yield plan
-        return
-    own_claim = _Claim(secrets.token_hex(8))
-    place.prepare()
-    name = f"{UNFINISHED}/{command}.claim"
-    last_data: bytes | None = None
-    change_time, awaited_token = time.monotonic(), ""
-    while True:
-        data = place.read(name)
-        if data != last_data:
-            last_data, change_time = data, time.monotonic()
-        claim = None
-        with contextlib.suppress(msgspec.DecodeError):
-            claim = msgspec.json.decode(data, type=_Claim) if data else None
-        if claim and claim.error and claim.token == awaited_token:
-            raise UsageError(f"another part made the plan, and failed: {claim.error}")
-        if claim is None or claim.error or time.monotonic() - change_time > LOST:
-            place.write(name, msgspec.json.encode(own_claim))
-            time.sleep(SETTLED_REMOTELY if isinstance(place, RemotePlace) else SETTLED)
-            if place.read(name) == msgspec.json.encode(own_claim):
-                break
-            continue
-        if not awaited_token:
-            _log.info("another part makes the plan; this one waits for it")
-        awaited_token = claim.token
-        time.sleep(POLL)
-        if plan := find():
-            yield plan
-            return
-    if plan := find():  # written since the first look
-        place.remove([name])
-        yield plan
-        return
-    with _keep_alive(place, name, own_claim):
-        yield None
+    paths = list_files([text for text in inputs if not url_in(text)], options.source, options.watcher)
+    if paths is None or any(path.endswith(".mdb") for path in at_urls):  # whose keys are samples
+        return ""
+    digest = xxhash.xxh3_128()
+    for path in chain(paths, sorted(at_urls)):
+        digest.update(os.fsencode(path) + b"\0")
+    return digest.hexdigest()
 
 
-@contextlib.contextmanager
-def _keep_alive(place: Place, name: str, claim: _Claim) -> Iterator[None]:
-    """Keep a claim alive during the block; then remove it, or leave the error of the block in it."""
-    is_done = threading.Event()
+def _command_digest(inputs: Sequence[str] | None, options: ConvertOptions) -> str:
+    """Return a digest of all that decides the plan of a conversion, but for the files themselves.
 
-    def beat() -> None:
-        beats = 0
-        while not is_done.wait(BEAT):
-            beats += 1
-            with contextlib.suppress(WriteError):
-                place.write(name, msgspec.json.encode(msgspec.structs.replace(claim, beats=beats)))
-
-    thread = threading.Thread(target=beat, name="packer-claim", daemon=True)
-    thread.start()
-    error = ""
-    try:
-        yield
-    except PackerError as failure:
-        error = str(failure)
-        raise
-    finally:
-        is_done.set()
-        thread.join()
-        if error:
-            place.write(name, msgspec.json.encode(msgspec.structs.replace(claim, error=error)))
-        else:
-            place.remove([name])
+    It is empty if parts cannot share a plan. Files at a URL are fetched, so the path of the cache counts, too.
+    """
+    if inputs is None:
+        return ""
+    paths = [Path(text.partition("=")[2] or text) for text in inputs if not url_in(text)]
+    folder = "" if all(path.is_absolute() for path in paths) else os.getcwd()  # noqa: PTH109
+    if any(map(url_in, inputs)):
+        folder += f"\0{default_cache()}"
+    like = None if options.like is None else place_of(options.like).read(MANIFEST)
+    settings = options.codec, options.shard_size, options.source, options.on_error, like
+    return xxhash.xxh3_64_hexdigest(
+        msgspec.json.encode((packer.__version__, as_text(repr((inputs, folder))), settings))
+    )

@@ -7,10 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,9 @@ from PIL import Image
 
 from packer import convert as module
 from packer.convert import convert, convert_part
-from packer.errors import SourceError, UsageError
+from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.packing import Change, LocalPlace, Note, claim_plan, parse_part
+from packer.packing import Change, LocalPlace, Note, parse_part
 from packer.sources import SourceOptions
 from packer.verify import verify
 
@@ -160,7 +158,7 @@ def test_one_of_many_parts_makes_the_plan(
     sources: list[str], tmp_path: Path, plans: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of parts that begin at one time one makes the plan, and the others wait for it."""
-    monkeypatch.setattr("packer.packing.shared_plan.POLL", 0.01)
+    monkeypatch.setattr("packer.packing.claims.POLL", 0.01)
     with ThreadPoolExecutor(4) as pool:
         parts = [f"{number}/4" for number in range(4)]
         pack = partial(convert_part, sources, tmp_path / "out", **OPTIONS)
@@ -178,35 +176,13 @@ def test_the_plan_of_a_killed_part(
         f"convert_part({sources!r}, {str(tmp_path / 'out')!r}, '1/6', **{OPTIONS!r}, "
         f"watcher=Watcher({moment}=lambda *_: os.kill(os.getpid(), signal.SIGKILL)))"
     )
-    monkeypatch.setattr("packer.packing.shared_plan.POLL", 0.01)
-    monkeypatch.setattr("packer.packing.shared_plan.LOST", 0.1)
+    monkeypatch.setattr("packer.packing.claims.POLL", 0.01)
+    monkeypatch.setattr("packer.packing.claims.LOST", 0.1)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert len(list((tmp_path / "out/unfinished").glob("*.claim"))) == made
     convert_part(sources, tmp_path / "out", "2/6", **OPTIONS)
     assert len(plans) == made
     assert not list((tmp_path / "out/unfinished").glob("*.claim"))
-
-
-def test_a_plan_that_fails_fails_for_those_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They report its error, and do not read the same headers again; who comes later tries again."""
-    monkeypatch.setattr("packer.packing.shared_plan.POLL", 0.01)
-    looks, command = threading.Semaphore(0), 16 * "0"
-
-    def wait() -> None:
-        with claim_plan(LocalPlace(tmp_path), command, looks.release):  # type: ignore[arg-type]
-            pass
-
-    with ThreadPoolExecutor(1) as pool:
-        with suppress(SourceError), claim_plan(LocalPlace(tmp_path), command, lambda: None) as plan:
-            assert plan is None
-            waiter = pool.submit(wait)
-            for _ in range(3):
-                assert looks.acquire(timeout=60)
-            raise SourceError("is cut short", "a.png")
-        with pytest.raises(UsageError, match=r"another part made the plan, and failed: .*a\.png.* is cut short"):
-            waiter.result()
-    with claim_plan(LocalPlace(tmp_path), command, lambda: None) as plan:
-        assert plan is None
 
 
 def test_a_part_with_another_version_of_a_file_is_refused(
@@ -248,8 +224,8 @@ def test_a_plan_opens_only_what_the_command_names(
         shutil.copytree(tmp_path / name, tmp_path / f"{name}-others")
     others = [f"{source}-others" for source in sources]
     named = [f"{source}/*.png" for source in sources]
-    monkeypatch.setattr(module, "_command_digest", lambda sources, options: "0123456789abcdef")
-    monkeypatch.setattr(module, "_list_digest", lambda inputs, at_urls, options: "0")
+    monkeypatch.setattr("packer.packing.shared_plan._command_digest", lambda inputs, options: "0123456789abcdef")
+    monkeypatch.setattr("packer.packing.shared_plan._list_digest", lambda inputs, at_urls, options: "0")
     convert_part(others, tmp_path / "out", "1/2", **OPTIONS)
     refused = r"its plan unfinished/\w+.plan has the file .*-others/\d+.png, which this command does not name"
     with pytest.raises(UsageError, match=refused):

@@ -51,7 +51,7 @@ def test_parts_on_several_machines_are_of_one_conversion(new_pairs, s3, tmp_path
     s3.fs.put(str(new_pairs(tmp_path / "pairs", 2, 16, 16).folder) + "/", f"{s3.url}/pairs", recursive=True)
     inputs = [f"{field}={s3.url}/pairs/{field}" for field in ("lr", "hr")]
     options = ConvertOptions(codec="none", shard_size=4096, workers=0)
-    monkeypatch.setattr("packer.packing.shared_plan.SETTLED_REMOTELY", 0.1)
+    monkeypatch.setattr("packer.packing.claims.SETTLED_REMOTELY", 0.1)
     out = f"{s3.url}/parts"
     for number in range(2):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"machine {number}"))
