@@ -14,6 +14,7 @@ those of the pictures.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, first_few
+from packer.sources.boxes import as_float32, not_packed
 from packer.sources.files import read_file, unreadable
 from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header
@@ -35,8 +37,6 @@ from packer.watcher import Watcher
 BOX_FORMAT = "xywh"
 #: What else of an object is a field, if all objects have it: its name in the json, and its dtype.
 _OF_OBJECTS = {"ids": ("id", "int64"), "iscrowd": ("iscrowd", "int64"), "areas": ("area", "float32")}
-#: What of objects is not packed.
-_LEFT_OUT = "segmentation", "keypoints"
 _LABELS, _CATEGORIES, _IMAGE, _COUNT, _FIRST = "labels", "category_ids", "image_id", "objects", "first"
 
 
@@ -75,6 +75,10 @@ class _Coco(msgspec.Struct):
     images: list[_Image]
     annotations: list[_Object]
     categories: list[_Category]
+
+
+class _RawObjects(msgspec.Struct):
+    annotations: list[msgspec.Raw]
 
 
 class Boxes(NamedTuple):
@@ -164,10 +168,16 @@ def _decoded(path: str, size: int, changed: int) -> Boxes:
     if unnamed := [image.id for image in coco.images if not image.name.strip("/")]:
         raise SourceError(f"the image of id {unnamed[0]} has no file_name", path)
     boxes = _grouped(coco, path)
-    left_out = [name for name in _LEFT_OUT if f'"{name}"'.encode() in data]
-    if left_out:
-        boxes.remarks.append(f"of objects the json also has, and packer leaves out, {' and '.join(left_out)}")
+    boxes.remarks.extend(not_packed(_other_keys(data)))
     return boxes
+
+
+def _other_keys(data: bytes) -> list[str]:
+    """Return what objects have that no field is made of, by its name in the json."""
+    keys_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+    objects = msgspec.json.decode(data, type=_RawObjects).annotations
+    keys = dict.fromkeys(chain.from_iterable(map(keys_of, objects)))
+    return [key for key in keys if key not in _Object.__struct_fields__]
 
 
 def _grouped(coco: _Coco, path: str) -> Boxes:
@@ -176,7 +186,7 @@ def _grouped(coco: _Coco, path: str) -> Boxes:
     image_of = _numbers([image.id for image in coco.images], [o.image_id for o in objects], "image", path)
     label_of = _numbers([category.id for category in categories], [o.category_id for o in objects], "category", path)
     columns: dict[str, NDArray[Any]] = {
-        "": np.array([o.bbox for o in objects], np.float32).reshape(-1, 4),
+        "": as_float32([o.bbox for o in objects], "bbox of annotation", path).reshape(-1, 4),
         _LABELS: label_of,
         _CATEGORIES: np.array([o.category_id for o in objects], np.int64),
     }
@@ -186,7 +196,8 @@ def _grouped(coco: _Coco, path: str) -> Boxes:
         values = [getattr(o, key) for o in objects]
         missing = values.count(None)
         if not missing:
-            columns[name] = np.array(values, dtype)
+            is_float = dtype == "float32"
+            columns[name] = as_float32(values, f"{key} of annotation", path) if is_float else np.array(values, dtype)
         elif missing < len(values):
             remarks.append(f"{missing:,} of {len(values):,} objects have no {key}, so there is no field {name}")
     order = np.argsort(image_of, kind="stable")

@@ -3,19 +3,21 @@
     packer convert image=JPEGImages boxes=Annotations OUT
 
 `boxes` (n, 4) float32 are xmin, ymin, xmax, ymax as in the files; `labels` (n,) int64 the numbers of the names of
-objects, in the order of the alphabet; `difficult` (n,) int64. Parts of objects are not packed.
+objects, in the order of the alphabet; `difficult` (n,) int64. What else objects have, such as parts, is not packed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import SourceError, first_few
 from packer.sources.agreeing import agree_on_most
+from packer.sources.boxes import as_float32, not_packed
 from packer.sources.files import read_file
 from packer.sources.kinds import Kind
 from packer.sources.looking import Header
@@ -28,6 +30,16 @@ from packer.watcher import Watcher
 BOX_FORMAT = "voc"
 _SIDES = "xmin", "ymin", "xmax", "ymax"
 _LABELS = "labels"
+#: What of an object is packed.
+_PACKED = "name", "bndbox", "difficult"
+
+
+class _Objects(NamedTuple):
+    """The objects of a file: boxes are (n, 4)."""
+
+    names: list[str]
+    boxes: NDArray[np.float32]
+    difficult: list[int]
 
 
 def look(row: Row, options: SourceOptions) -> Header:
@@ -36,18 +48,23 @@ def look(row: Row, options: SourceOptions) -> Header:
     root = _root(path)
     objects = _objects(root, path)
     layout = (
-        LaidField(field, "float32", ("objects", 4), "boxes of VOC"),
-        LaidField(_LABELS, "int64", ("objects",), "classes", detail=tuple(sorted({name for name, _, _ in objects}))),
+        LaidField(field, "float32", ("objects", 4), "boxes of VOC", detail=_others(root)),
+        LaidField(_LABELS, "int64", ("objects",), "classes", detail=tuple(sorted(set(objects.names)))),
         LaidField("difficult", "int64", ("objects",), "whole numbers"),
     )
     listed = listed_sides(root.findtext("size/height"), root.findtext("size/width"))
-    return Header(layout, {"objects": len(objects), **listed})
+    return Header(layout, {"objects": len(objects.names), **listed})
 
 
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
     """Return all samples, with the names of the objects of all."""
-    classes = tuple(sorted({name for layout in table.layouts for laid in layout for name in laid.detail or ()}))
-    table = table.relaid(lambda laid: laid._replace(detail=classes) if laid.name == _LABELS else laid)
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for layout in table.layouts:
+        for laid in layout:
+            names[laid.name == _LABELS].update(laid.detail or ())
+    classes = tuple(sorted(names[True]))
+    table = table.relaid(lambda laid: laid._replace(detail=classes if laid.name == _LABELS else None))
+    remarks += not_packed(sorted(names[False]))
     remarks.append(f"field {_LABELS} is the number of the name, from 0, of {len(classes):,}: {first_few(classes)}")
     table = msgspec.structs.replace(table, layouts=list(dict.fromkeys(table.layouts)), layout_of=None)
     return agree_on_most(table, watcher)
@@ -59,13 +76,13 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     objects = _objects(_root(path), path)
     (classes,) = (laid.detail for laid in row.layout if laid.name == _LABELS)
     try:
-        labels = [classes.index(name) for name, _, _ in objects]
+        labels = [classes.index(name) for name in objects.names]
     except ValueError as error:
         raise SourceError("has other objects than when it was looked at; run again", path) from error
     return {
-        field: np.array([box for _, box, _ in objects], np.float32).reshape(-1, 4),
+        field: objects.boxes,
         _LABELS: np.array(labels, np.int64),
-        "difficult": np.array([difficult for _, _, difficult in objects], np.int64),
+        "difficult": np.array(objects.difficult, np.int64),
     }
 
 
@@ -81,17 +98,23 @@ def _root(path: str) -> ElementTree.Element:
     return root
 
 
-def _objects(root: ElementTree.Element, path: str) -> list[tuple[str, list[float], int]]:
+def _others(root: ElementTree.Element) -> tuple[str, ...]:
+    """Return the names of what objects have that is not packed."""
+    return tuple(sorted({child.tag for element in root.iterfind("object") for child in element} - {*_PACKED}))
+
+
+def _objects(root: ElementTree.Element, path: str) -> _Objects:
     """Return name, box and difficulty of every object."""
-    objects = []
+    names, boxes, difficult = list[str](), list[list[float]](), list[int]()
     for number, element in enumerate(root.iterfind("object")):
         try:
-            box = [float(element.findtext(f"bndbox/{side}", "")) for side in _SIDES]
-            objects.append((element.findtext("name", "").strip(), box, int(element.findtext("difficult", "0") or 0)))
+            boxes.append([float(element.findtext(f"bndbox/{side}", "")) for side in _SIDES])
+            names.append(element.findtext("name", "").strip())
+            difficult.append(int(element.findtext("difficult", "0") or 0))
         except ValueError as error:
             reason = f"object {number}: {error}; name, difficult and bndbox of {', '.join(_SIDES)} are expected"
             raise SourceError(reason, path) from None
-    return objects
+    return _Objects(names, as_float32(boxes, "the box of object", path).reshape(-1, 4), difficult)
 
 
 def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:

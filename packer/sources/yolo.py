@@ -3,6 +3,7 @@
     packer convert image=images/train boxes=labels/train OUT --missing boxes=empty
 
 `boxes` (n, 4) float32 are as in the files, shares of the image's width and height; `labels` (n,) int64 are the classes.
+Files with numbers outside 0 to 1, which Ultralytics takes for damaged, are counted in a remark.
 An image without objects has an empty file; of one without a file, `--missing boxes=empty` says that it has none.
 """
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.sources.boxes import as_float32
 from packer.sources.files import decode_text, read_file
 from packer.sources.kinds import Kind
 from packer.sources.looking import Header
@@ -28,27 +30,31 @@ _EXPECTED = (
     "class x y width height is expected in each line, the class a whole number; --columns boxes=NAMES:float32 packs "
     "other columns as one field, another name than boxes= packs texts"
 )
+#: Remark on numbers that are no shares.
+_OUTSIDE = "boxes have numbers outside 0 to 1, and are packed as they are: shares of the image are expected, not pixels"
 
 
 def look(row: Row, options: SourceOptions) -> Header:
     """Return how many objects a file has, all of which are read."""
     ((field, (path,)),) = row.paths.items()
+    boxes, labels = _objects(path)
+    notes = (_OUTSIDE,) if ((boxes < 0) | (boxes > 1)).any() else ()
     layout = (
-        LaidField(field, "float32", ("objects", 4), "boxes of YOLO"),
+        LaidField(field, "float32", ("objects", 4), "boxes of YOLO", notes=notes),
         LaidField("labels", "int64", ("objects",), "classes"),
     )
-    return Header(layout, {"objects": len(_objects(path))})
+    return Header(layout, {"objects": len(labels)})
 
 
 def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     """Return the boxes and classes of a file."""
     ((field, (path,)),) = row.paths.items()
-    objects = _objects(path)
-    return {field: objects[:, 1:].astype(np.float32), "labels": objects[:, 0].astype(np.int64)}
+    boxes, labels = _objects(path)
+    return {field: boxes, "labels": labels}
 
 
-def _objects(path: str) -> NDArray[np.float64]:
-    """Return the numbers of all lines, (n, 5)."""
+def _objects(path: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the boxes and classes of all lines, (n, 4) and (n,)."""
     data, _ = read_file(path)
     try:
         lines = [line.split() for line in decode_text(data).splitlines() if line.strip()]
@@ -62,7 +68,7 @@ def _objects(path: str) -> NDArray[np.float64]:
         except (ValueError, IndexError):
             words = " ".join(line[: _NUMBERS + 1])
             raise SourceError(f"line {number + 1} is {words!r}, {len(line)} words; {_EXPECTED}", path) from None
-    return objects
+    return as_float32(objects[:, 1:], "the box of object", path), objects[:, 0].astype(np.int64)
 
 
 def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:

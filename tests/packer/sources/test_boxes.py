@@ -40,8 +40,8 @@ def coco(objects: list[dict[str, Any]], names: str = "dbca", **more: Any) -> dic
 
 def boxed(image_id: int, category_id: int, box: list[float], number: int = 0, **more: Any) -> dict[str, Any]:
     """Return an object of the json."""
-    area = box[2] * box[3]
-    return {"id": number, "image_id": image_id, "category_id": category_id, "bbox": box, "area": area, **more}
+    more = {"area": box[2] * box[3], **more}
+    return {"id": number, "image_id": image_id, "category_id": category_id, "bbox": box, **more}
 
 
 def write(folder: Path, name: str, value: Any) -> str:
@@ -100,7 +100,9 @@ def test_targets_of_coco_are_those_of_detr(images: Path, tmp_path_factory: pytes
 def test_a_json_of_coco_is_packed_by_one_command(images: Path, tmp_path: Path) -> None:
     """Categories are classes; an image without objects is empty; ids are those of the json; remarks count."""
     path = write(
-        tmp_path, "i.json", coco([boxed(13, 90, [1.5, 2, 3, 4], 5, segmentation=[]), boxed(13, 1, [0, 0, 9, 9], 4)])
+        tmp_path,
+        "i.json",
+        coco([boxed(13, 90, [1.5, 2, 3, 4], 5, segmentation=[]), boxed(13, 1, [0, 0, 9, 9], 4, track_id=7)]),
     )
     convert([f"image={images}", f"boxes={path}"], tmp_path / "out", workers=2)
     dataset = PackedDataset(tmp_path / "out")
@@ -114,7 +116,7 @@ def test_a_json_of_coco_is_packed_by_one_command(images: Path, tmp_path: Path) -
     assert batch["boxes"].lengths.tolist() == [2, 0, 0, 0]
     remarks = open_sources([f"image={images}", f"boxes={path}"]).remarks
     assert "3 of 4 images have no object, and no box" in remarks
-    assert "of objects the json also has, and packer leaves out, segmentation" in remarks
+    assert "of objects the annotations also have, and packer leaves out, segmentation, track_id" in remarks
 
 
 def test_images_without_partner_are_named_or_left_out(images: Path, tmp_path: Path) -> None:
@@ -157,6 +159,11 @@ def test_a_json_joins_a_dataset_by_names(images: Path, tmp_path: Path) -> None:
         (coco([boxed(10, 1, [1, 2, 3, 4, 5])]), "Expected `array` of length 4"),
         (coco([boxed(99, 1, [1, 2, 3, 4])]), "annotation 0 names image_id 99, which is not listed"),
         (coco([boxed(10, 2, [1, 2, 3, 4])]), "annotation 0 names category_id 2, which is not listed"),
+        (
+            coco([boxed(10, 1, [1, 2, 3, 4]), boxed(10, 1, [1e39, 2, 3, 4])]),
+            "bbox of annotation 1 is 1e[+]39 2.0 3.0 4.0",
+        ),
+        (coco([boxed(10, 1, [1, 2, 3, 4], area=1e39)]), "area of annotation 0 is 1e[+]39; finite numbers"),
         (coco([], categories=CATEGORIES * 2), "lists 3 ids of category twice"),
         (coco([], images=[{"id": 2**63, "file_name": "a.png"}]), "Expected `int` <= 9223372036854775807"),
         (coco([], images=[{"id": 3, "file_name": ""}]), "the image of id 3 has no file_name"),
@@ -207,20 +214,32 @@ def voc(*objects: tuple[str, str]) -> str:
 
 
 TEXTS = {
-    ".txt": ["3 0.5 0.5 0.2 0.1\n\n0 0.25 0.25 0.1 0.5", "", "1 .5 .5 1 1\n"],
+    ".txt": ["3 0.5 0.5 0.2 0.1\n\n0 0.25 0.25 0.1 0.5", "", "1 .5 .5 1 1.25\n"],
     ".xml": [voc(("dog", "1 2 10 12.5"), ("cat", "3 4 5 6")), voc(), voc(("owl", "1 1 2 2"))],
 }
 
 
 @pytest.mark.parametrize(
-    ("suffix", "boxes", "labels"),
+    ("suffix", "boxes", "labels", "remark"),
     [
-        (".txt", [[[0.5, 0.5, 0.2, 0.1], [0.25, 0.25, 0.1, 0.5]], [], [[0.5, 0.5, 1, 1]]], [[3, 0], [], [1]]),
-        (".xml", [[[1, 2, 10, 12.5], [3, 4, 5, 6]], [], [[1, 1, 2, 2]]], [[1, 0], [], [2]]),
+        (
+            ".txt",
+            [[[0.5, 0.5, 0.2, 0.1], [0.25, 0.25, 0.1, 0.5]], [], [[0.5, 0.5, 1, 1.25]]],
+            [[3, 0], [], [1]],
+            "field boxes, 1 file: boxes have numbers outside 0 to 1, and are packed as they are",
+        ),
+        (
+            ".xml",
+            [[[1, 2, 10, 12.5], [3, 4, 5, 6]], [], [[1, 1, 2, 2]]],
+            [[1, 0], [], [2]],
+            "of objects the annotations also have, and packer leaves out, part",
+        ),
     ],
 )
-def test_files_of_boxes_lie_beside_images(images: Path, tmp_path: Path, suffix: str, boxes: Any, labels: Any) -> None:
-    """YOLO's and VOC's: by one command; `--missing boxes=empty` is for images without a file."""
+def test_files_of_boxes_lie_beside_images(
+    images: Path, tmp_path: Path, suffix: str, boxes: Any, labels: Any, remark: str
+) -> None:
+    """YOLO's and VOC's: by one command, with what is odd in a remark; `--missing boxes=empty`: some have no file."""
     for name, text in zip("abc", TEXTS[suffix], strict=True):
         write(tmp_path / "files", name + suffix, text)
     inputs = [f"image={images}", f"boxes={tmp_path / 'files'}"]
@@ -232,6 +251,8 @@ def test_files_of_boxes_lie_beside_images(images: Path, tmp_path: Path, suffix: 
     assert [each.tolist() for each in batch["boxes"].to_list()] == [np.float32(b).tolist() for b in [*boxes, []]]
     assert [each.tolist() for each in batch["labels"].to_list()] == [*labels, []]
     assert dataset.classes == (["cat", "dog", "owl"] if suffix == ".xml" else None)
+    remarks = open_sources(inputs, SourceOptions(missing={"boxes": "empty"})).remarks
+    assert any(each.startswith(remark) for each in remarks)
 
 
 def test_targets_of_yolo_are_those_of_ultralytics(images: Path, tmp_path: Path) -> None:
@@ -263,6 +284,8 @@ def test_targets_of_yolo_are_those_of_ultralytics(images: Path, tmp_path: Path) 
         ("a.txt", "0 0 0 1 1\n1 0.1 0.2 0.3 0.4 0.5 0.6", "line 2 is .*, 7 words; class x y width height"),
         ("a.txt", "a photograph of a dog", "another name than boxes= packs texts"),
         ("a.txt", "0.5 0 0 1 1", "the class a whole number"),
+        ("a.txt", "0 0 0 1 1\n0 nan 0 1 1", "the box of object 1 is nan 0.0 1.0 1.0; finite numbers"),
+        ("a.xml", voc(("dog", "1 2 3 inf")), "the box of object 0 is 1.0 2.0 3.0 inf; finite numbers"),
         ("a.xml", "<annotation>", "is no XML"),
         ("a.xml", "<html></html>", "is XML of html; an annotation of VOC is expected"),
         ("a.xml", voc(("dog", "1 2 3")), "object 0: .*; name, difficult and bndbox of xmin"),
