@@ -39,6 +39,8 @@ def look(row: Row, options: SourceOptions) -> list[Header | SourceError]:
         headers: list[Header | SourceError] = []
         entries, end = index_of(tar)
         samples = _samples(entries, row.path, options.skip)
+        if not samples:
+            raise SourceError("holds no file that is packed; download it again, or move it away", row.path)
         said = {AFTER.format(""): bytes_after(tar, end), _HIDDEN: sum(_is_hidden(entry.name) for entry in entries)}
         said = {text: count for text, count in said.items() if count}
         for key, members in samples.items():

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format import DTYPES
+from packer.sources.ends import bytes_after
 from packer.sources.files import IMAGES, decode_text
 from packer.sources.images import header_in, image_in
 from packer.sources.options import SourceOptions
@@ -77,11 +78,18 @@ def _look_at_arrays(
 
 def _arrays(field: str, data: bytes) -> dict[str, NDArray[Any]]:
     """Return the array of a .npy under the name of the field, or those of a .npz, as FIELD.NAME."""
+    stream = io.BytesIO(data)
     try:
-        loaded = np.load(io.BytesIO(data), allow_pickle=False)
-        named = {f"{field}.{n}": loaded[n] for n in loaded.files} if hasattr(loaded, "files") else {field: loaded}
+        loaded = np.load(stream, allow_pickle=False)
+        is_archive = hasattr(loaded, "files")
+        named = {f"{field}.{n}": np.asarray(loaded[n]) for n in loaded.files} if is_archive else {field: loaded}
+        after = bytes_after(stream) if is_archive else len(data) - stream.tell()
     except Exception as error:
         raise SourceError(f"cannot be read as an array ({error}); save it with np.save") from error
+    if is_archive and len(named) < len(loaded.files):
+        raise SourceError("has two members with the same name; save it again with np.savez")
+    if after:
+        raise SourceError(f"has {after:,} bytes after its end, where something else follows; save it again")
     for name, array in named.items():
         if array.dtype.newbyteorder("=").name not in DTYPES:
             raise SourceError(f"{name} is of {array.dtype}, which cannot be packed; save numbers")

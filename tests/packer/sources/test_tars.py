@@ -155,6 +155,10 @@ def test_every_form_of_header(tmp_path: Path, form: int, odd: str, monkeypatch: 
         ({"a.cls": b"1.5"}, "no whole number"),
         ({"a.jpg": b"xxxx"}, r"a\.jpg: is no image"),
         ({"a.npy": b"xxxx"}, "cannot be read as an array"),
+        ({"a.npy": encoded("npy", np.arange(3.0)) * 2}, "a.npy: has 152 bytes after its end"),
+        ({"a.npz": encoded("npz", {"x": np.arange(3.0)}) + b"junk"}, "a.npz: has 4 bytes after its end"),
+        ({"._a.npy": b""}, r"a\.tar: holds no file that is packed"),
+        ({}, r"a\.tar: holds no file that is packed"),
         ({"a.txt": b"\xff\xfe\xff"}, "not text"),
     ],
 )
