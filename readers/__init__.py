@@ -14,14 +14,15 @@ A batch passes these modules from top to bottom:
     parts       which parts of samples are read, if not whole ones: those of `crop`, `windows`, `points` and `voxels`
     resized     crops of photographs, resized to one size
     rows        reads some rows of samples, for all but `voxels`, and for regions; `draws` makes the random numbers
-    batch       what is handed out, also to torch's DataLoader and as types of torchvision; `device` moves it there,
+    batch       what is handed out: `cutting` makes samples of it for functions of the caller's own, `joining` a batch of
+                samples; `data_loader` is what torch's gets, `tv_tensors` types of torchvision; `device` moves it there,
                 `monitor` times the wait
 
 Counts, seeds and names of fields that callers give are checked by `valid`. `basicsr` gives packed pairs in the shape of
 BasicSR's own dataset; nothing here imports it.
 """
 
-from readers.batch import Ragged, as_tv_tensors
+from readers.batch import Ragged
 from readers.crop import Crop
 from readers.dataset import PackedDataset
 from readers.device import to_device
@@ -30,6 +31,7 @@ from readers.mix import Mix
 from readers.monitor import DataTimeMonitor
 from readers.points import PointSample
 from readers.resized import ResizedCrop
+from readers.tv_tensors import as_tv_tensors
 from readers.voxels import VoxelSample
 from readers.windows import Windows
 

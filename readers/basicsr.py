@@ -31,8 +31,9 @@ from torch.utils.data import Dataset
 
 from packer.errors import UsageError
 from packer.format import Numbers
-from readers.batch import Batch, item_of
 from readers.crop import Crop
+from readers.cutting import item_of
+from readers.data_loader import Batch
 from readers.dataset import PackedDataset
 from readers.indexing import resolve_numbers
 from readers.placing import size_text

@@ -19,9 +19,9 @@ from packer.errors import MissingNameError, UsageError
 from packer.format import URL_AS_PATH, Constants, Field, Manifest, Numbers
 from packer.format import manifest as manifests
 from packer.remote import is_url
-from readers.batch import item_of
 from readers.cast import check_cast
 from readers.crop import Crop
+from readers.cutting import item_of
 from readers.draws import Asked, Visits, draw_visits
 from readers.fields import NAME, FieldReader, as_images
 from readers.indexing import Chosen, SampleNames, is_single, resolve_number, resolve_numbers

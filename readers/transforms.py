@@ -8,16 +8,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from packer.errors import UsageError
-from readers.batch import Several, as_result, as_sample, batch_of, flatten_results, items_of, join, only_item
+from readers.cutting import items_of, only_item
+from readers.data_loader import as_sample, batch_of
 from readers.draws import BATCHES, SAMPLES, Visits, Words, draw_words
+from readers.joining import Several, as_result, flatten_results, join
 
 Transform = Callable[..., Any]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ class Transforms:
             if not size:
                 raise UsageError("sample_transform: the index asks for no samples, and an empty batch cannot be joined")
             results = self._change_samples(batch, size, seeds)
-            are_several, samples = any(isinstance(result, Several) for result in results), flatten_results(results)
+            samples = flatten_results(results)
+            are_several = samples is not results
             batch, size = join(samples), len(samples)
         if self.batch is not None:
             batch = change_batch(self.batch, batch, seeds if self._batch_draws else None)
@@ -126,12 +130,13 @@ def takes_generator(function: Transform | None) -> bool:
 def change_samples(function: Transform, samples: Sequence[Any], seeds: Words | None) -> list[Any]:
     """Return samples, each changed by a function; `seeds` (n, 2) are given if it takes a generator."""
     if seeds is None:
-        return [call_own(function, sample) for sample in samples]
-    generator = torch.Generator("cpu")  # one for all: to make one takes longer than to seed it
-    return [
-        call_own(function, sample, generator=generator.manual_seed(seed))
-        for sample, seed in zip(samples, seeds[:, 0].tolist(), strict=True)
-    ]
+        return call_own(lambda: [function(sample) for sample in samples])
+    generator, numbers = (
+        torch.Generator("cpu"),
+        seeds[:, 0].tolist(),
+    )  # to make a generator takes longer than to seed it
+    seeded = zip(samples, numbers, strict=True)
+    return call_own(lambda: [function(sample, generator=generator.manual_seed(seed)) for sample, seed in seeded])
 
 
 def change_batch(function: Transform, batch: Any, seeds: Words | None) -> Any:
@@ -142,8 +147,8 @@ def change_batch(function: Transform, batch: Any, seeds: Words | None) -> Any:
     return call_own(function, batch, generator=torch.Generator("cpu").manual_seed(seed))
 
 
-def call_own(function: Transform, *values: Any, **generator: Any) -> Any:
-    """Call a function of the caller's own.
+def call_own(function: Callable[..., Result], *values: Any, **generator: Any) -> Result:
+    """Call a function of the caller's own, or one that calls it.
 
     Raises:
         RuntimeError: it raised StopIteration, which would end a loop over batches without a word.

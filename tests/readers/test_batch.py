@@ -26,7 +26,8 @@ from torch.utils.data import (
 
 from packer.errors import UsageError
 from readers import Loader, Mix, PackedDataset, Ragged
-from readers.batch import Batch, item_of
+from readers.cutting import item_of
+from readers.data_loader import Batch
 
 
 def _gathered_by(ds: PackedDataset) -> list[Batch]:

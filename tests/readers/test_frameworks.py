@@ -25,7 +25,7 @@ from packer.errors import UsageError
 from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import Loader, Mix, PackedDataset, ResizedCrop
-from readers.batch import Batch
+from readers.data_loader import Batch
 
 pytestmark = [
     pytest.mark.skipif(not HAS_FRAMEWORKS, reason="the frameworks are not installed here"),
