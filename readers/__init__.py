@@ -14,9 +14,9 @@ A batch passes these modules from top to bottom:
     parts       which parts of samples are read, if not whole ones: those of `crop`, `windows`, `points` and `voxels`
     resized     crops of photographs, resized to one size
     rows        reads some rows of samples, for all but `voxels`, and for regions; `draws` makes the random numbers
-    batch       what is handed out: `cutting` makes samples of it for functions of the caller's own, `joining` a batch of
-                samples; `data_loader` is what torch's gets, `tv_tensors` types of torchvision; `device` moves it there,
-                `monitor` times the wait
+    batch       what is handed out: `cutting` makes samples of it for functions of the caller's own, `joining` makes a
+                batch of samples; `data_loader` is what torch's gets, `tv_tensors` types of torchvision; `device` moves
+                it there, `monitor` times the wait
 
 Counts, seeds and names of fields that callers give are checked by `valid`. `basicsr` gives packed pairs in the shape of
 BasicSR's own dataset; nothing here imports it.
