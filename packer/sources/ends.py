@@ -36,27 +36,38 @@ def bytes_after(file: IO[bytes], at_least: int = 0) -> int:
     Args:
         at_least: where the end is at least, for what a TIFF says of its pixels otherwise than in its directories.
     """
-    nbytes, head = file.seek(0, os.SEEK_END), _at(file, 0, 54)
+    nbytes = file.seek(0, os.SEEK_END)
+    end = _end(file, nbytes, at_least)
+    return max(0, nbytes - end) if end else 0
+
+
+def bytes_missing(file: IO[bytes]) -> int:
+    """Return how many bytes a file, such as a video, lacks at its end; 0 if none, or its format does not say."""
+    nbytes = file.seek(0, os.SEEK_END)
+    return max(0, _end(file, nbytes) - nbytes)
+
+
+def _end(file: IO[bytes], nbytes: int, at_least: int = 0) -> int:
+    """Return where a file of so many bytes ends, as its format says; 0 if it does not."""
+    head = _at(file, 0, 54)
     if head.startswith((b"II", b"MM")):
         end = max(at_least, 0, *_tiff_ends(file, nbytes))
-        return nbytes - end if 0 < end < nbytes - _LEFT_BY_WRITERS else 0
+        return end if 0 < end < nbytes - _LEFT_BY_WRITERS else 0
     if head.startswith(b"RIFF"):  # WebP, AVI
-        end = _riff_end(file)
-    elif head.startswith(b"BM"):
-        end = _bmp_end(head)
-    elif head.startswith(b"GIF8"):
+        return _riff_end(file)
+    if head.startswith(b"BM"):
+        return _bmp_end(head)
+    if head.startswith(b"GIF8"):
         file.seek(0)
-        end = file.read().rfind(b";") + 1
-    elif head.startswith(b"PK"):
+        return file.read().rfind(b";") + 1
+    if head.startswith(b"PK"):
         file.seek(-min(nbytes, 2**16 + _ZIP_BYTES), os.SEEK_END)
         tail = file.read()
         at = tail.rfind(_ZIP_END)
-        end = nbytes - len(tail) + at + _ZIP_BYTES + int.from_bytes(tail[at + 20 : at + 22], "little")
-    elif head[:4] in _ELEMENTS:
-        end = _matroska_end(file)
-    else:
-        end = _boxes_end(file, nbytes) if head[4:8] in _BOXES else 0
-    return max(0, nbytes - end) if end else 0
+        return nbytes - len(tail) + at + _ZIP_BYTES + int.from_bytes(tail[at + 20 : at + 22], "little")
+    if head[:4] in _ELEMENTS:
+        return _matroska_end(file)
+    return _boxes_end(file, nbytes) if head[4:8] in _BOXES else 0
 
 
 def _at(file: IO[bytes], at: int, count: int) -> bytes:
@@ -65,11 +76,11 @@ def _at(file: IO[bytes], at: int, count: int) -> bytes:
 
 
 def _riff_end(file: IO[bytes]) -> int:
-    """Return the end of RIFF chunks, one after another: a large AVI has several; 0 if one was not finished."""
+    """Return the end of RIFF chunks, one after another: a large AVI has several; 0 if one does not say its length."""
     end = 0
     while (head := _at(file, end, 8)).startswith(b"RIFF") and len(head) == 8:
         size = int.from_bytes(head[4:], "little")
-        if not size:
+        if size in (0, 2**32 - 1):
             return 0
         end += 8 + size + size % 2
     return end
@@ -82,14 +93,16 @@ def _bmp_end(head: bytes) -> int:
 
 
 def _boxes_end(file: IO[bytes], nbytes: int) -> int:
-    end = 0
+    """Return the end of boxes, one after another, of which one says the type of the file: a second begins another."""
+    end, has_type = 0, False
     while len(head := _at(file, end, 16)) >= 8:
         size = int.from_bytes(head[8:16] if head[:4] == b"\0\0\0\1" else head[:4], "big")
-        if head[4:8] in _BOXES and (size == 0 or end + size > nbytes):
-            return nbytes  # up to the end of the file, or cut short
-        if size < 8 or end + size > nbytes:
+        is_box, is_type = head[4:8] in _BOXES, head[4:8] == b"ftyp"
+        if is_box and size == 0:
+            return nbytes
+        if size < 8 or (end + size > nbytes and not is_box) or (is_type and has_type):
             break
-        end += size
+        end, has_type = end + size, has_type or is_type
     return end
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import LARGE_BYTES, LargeArray
-from packer.sources.ends import bytes_after
+from packer.sources.ends import bytes_after, bytes_missing
 from packer.sources.files import FileSet, open_raw, unreadable
 from packer.sources.kinds import Kind, pair_by_name
 from packer.sources.looking import AFTER, Header
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _STRICT = {"err_detect": "crccheck+bitstream+buffer+explode"}
 #: A file that ends so much earlier than its header says is cut.
 _CUT_SECONDS = 0.5
+#: Bytes that may be missing: some writers count the header of a file twice.
+_SLACK = 16
 _ADVICE = "encode it again with ffmpeg, or move it away"
 
 
@@ -159,7 +161,7 @@ def _demux(container: InputContainer, stream: VideoStream, path: str, first: lis
         if not packet.size or packet.is_discard or _is_hidden(packet):
             continue
         if packet.pts is None:
-            raise SourceError(f"does not say when its frames are shown; {_ADVICE} into .mp4", path)
+            raise SourceError(f"does not say when its frames are shown; {_ADVICE} (as .mp4)", path)
         if is_cut_off:
             cut_off += 1
         else:
@@ -363,10 +365,12 @@ def _opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
     import av
 
     try:
-        with open_raw(path) as file:
-            file.read(1)  # FFmpeg calls damage an error of the disk, too
+        with open_raw(path) as file:  # FFmpeg calls damage an error of the disk, too
+            missing = bytes_missing(file)
     except OSError as error:
         raise unreadable(error, path) from error
+    if missing > _SLACK:
+        raise SourceError(f"lacks its last {missing:,} bytes, as its header says; download it again", path)
     try:
         with av.open(path, metadata_errors="replace") as container:
             streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]

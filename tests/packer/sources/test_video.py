@@ -148,7 +148,11 @@ def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
     """Cut, without a frame or stream, with two or an alpha channel, mirrored: each is named, the others are packed."""
     whole = Path(video(tmp_path / "in/whole.mkv", frames=40, g="10"))
     data = whole.read_bytes()
-    (tmp_path / "in/cut.mkv").write_bytes(data[: len(data) // 2])
+    at = data.index(b"\x18\x53\x80\x67") + 4  # behind it is the size of all that follows
+    (tmp_path / "in/stream.mkv").write_bytes(data[:at] + b"\x01" + b"\xff" * 7 + data[at + 8 : len(data) // 2])
+    for name, codec in (("a.avi", "mpeg4"), ("w.webm", "libvpx"), ("m.mkv", "libx264")):
+        last = Path(video(tmp_path / "in" / name, codec=codec))  # of which most frames can be decoded
+        last.write_bytes(last.read_bytes()[:-200])
     (tmp_path / "in/empty.mp4").write_bytes(b"")
     video(tmp_path / "in/alpha.mov", codec="prores_ks", pixels="yuva444p10le")
     for name, matrix in (("mirrored", (-1, 0, 0, 1)), ("flipped", (1, 0, 0, -1)), ("swapped", (0, 1, 1, 0))):
@@ -159,12 +163,23 @@ def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
     source = open_sources([f"clip={tmp_path / 'in'}"], watcher=Watcher(bad=errors.append))
     assert source.names == ["whole"]
     said = {Path(error.path or "").name: error.reason for error in errors}
-    assert "and says that it is" in said["cut.mkv"]
+    assert "and says that it is" in said["stream.mkv"]
+    assert all("lacks its last 200 bytes" in said[name] for name in ("a.avi", "w.webm", "m.mkv"))
     assert "alpha channel" in said["alpha.mov"]
     assert all("is to be shown mirrored" in said[f"{name}.mp4"] for name in ("mirrored", "flipped", "swapped"))
     assert "cannot be decoded" in said["empty.mp4"]
     assert "has 2 streams of video" in said["two.mkv"]
     assert "has no stream of video" in said["sound.mp4"]
+
+
+def test_a_second_video_in_a_file_is_said(tmp_path: Path) -> None:
+    """FFmpeg reads the first of two that were joined by `cat`, and so do we; a remark counts the bytes of the other."""
+    one, two = (Path(video(tmp_path / f"{number}.mp4", frames=number)).read_bytes() for number in (2, 3))
+    (tmp_path / "2.mp4").write_bytes(one + two)
+    assert (
+        f"bytes after the end of files are not looked at: 2.mp4 ({len(two):,} bytes)"
+        in open_sources([str(tmp_path / "2.mp4")]).remarks
+    )
 
 
 def test_damage_that_ffmpeg_guesses_over_is_an_error(tmp_path: Path) -> None:
