@@ -25,7 +25,7 @@ from packer.packing import (
     Shards,
     changing,
     check_apart,
-    check_classes,
+    check_meanings,
     check_output,
     constants_error,
     explain_changes,
@@ -100,7 +100,7 @@ def _check_mergeable(folders: Sequence[LocalPlace], parts: Sequence[Manifest]) -
     for folder, manifest in zip(folders[1:], parts[1:], strict=True):
         where = f"{folder}, against {folders[0]}"
         check_alike(first.fields, manifest.fields, folders[0], folder)
-        check_classes(first.classes, manifest.classes, where)
+        check_meanings(first, manifest.origin, manifest.samples, where)
         if _digest(first) != _digest(manifest):
             raise constants_error(where)
     names = [

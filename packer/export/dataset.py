@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import JPEG
 from packer.errors import UsageError, WriteError, first_few
-from packer.export.files import Files, Writer
+from packer.export.files import Files, Writer, meanings_in
 from packer.remote import refuse_url
 from packer.sources import PackedSource, all_kinds, block_bytes, count, open_packed
 from packer.watcher import EXPORTING, NOBODY, Watcher
@@ -174,6 +174,11 @@ def _list_losses(source: PackedSource, writer: Writer) -> Iterator[str]:
         yield f"constants are not written: {', '.join(source.constants)}"
     if source.splits:
         yield f"splits are not written: {', '.join(source.splits)}"
+    meanings = {name: m for name, m in meanings_in(source).items() if name not in writer.kept_meanings}
+    if of_classes := [name for name, meaning in meanings.items() if isinstance(meaning, list)]:
+        yield f"names of classes are not written: those of {', '.join(of_classes)}"
+    if of_times := [f"{name} in {meaning}" for name, meaning in meanings.items() if isinstance(meaning, str)]:
+        yield f"units of times are not written: {', '.join(of_times)}"
     origin = source.origin
     if origin.get("patch") is not None:
         yield f"patches of {origin['patch']} pixels are written, as they were packed: the dataset has no whole images"

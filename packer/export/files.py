@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packer.errors import UsageError
 from packer.format import list_folder
-from packer.packing import LOCK
+from packer.packing import LOCK, classes_of, meanings_of
 from packer.sources import Block, PackedSource, block_bytes, count
 
 
@@ -20,12 +20,14 @@ class Writer:
 
     Attributes:
         keeps_constants: whether these files hold what all samples share.
+        kept_meanings: fields of which these files hold what `meanings_in` says.
         names_files: whether files are named after samples; a name that is not a plain path is then refused.
         keeps_order: whether files hold samples in their order, so that they come back in it; else by name.
         notes: sentences on what the files hold in another form than the source; a sentence may be there several times.
     """
 
     keeps_constants = False
+    kept_meanings: Collection[str] = ()
     names_files = True
     keeps_order = False
 
@@ -123,6 +125,17 @@ class Files:
         """Open a new file to write to. It has a temporary name until the end of the block."""
         with self.partial(name, suffix) as path, path.open("wb") as file:
             yield file
+
+
+def meanings_in(source: PackedSource) -> dict[str, str | list[str]]:
+    """Return what the numbers of fields stand for: names of classes, or the unit of times."""
+    samples = source.base.samples if source.base else len(source)
+    classes = list(classes_of(source.origin, samples))
+    meanings = {
+        **meanings_of(source.origin, samples),
+        **(dict.fromkeys(("label", "labels"), classes) if classes else {}),
+    }
+    return {spec.name: meanings[spec.name] for spec in source.fields if spec.name in meanings}
 
 
 def check_name(name: str) -> str:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
 from packer.codecs import file_of
 from packer.errors import UsageError
-from packer.export.files import Files, Writer
+from packer.export.files import Files, Writer, meanings_in
 from packer.export.png import check_image, write_png
 from packer.format import FieldSpec
-from packer.packing import classes_of
 from packer.sources import TABLES, Block, PackedSource, all_kinds
 
 #: A file is closed once it holds so many bytes as arrays; rows of a group have about so many bytes.
@@ -38,16 +37,20 @@ class ParquetWriter(Writer):
         all_kinds()[TABLES].check_package()
         import pyarrow as pa
 
-        times, categories = (_mapping(source.origin.get(name)) for name in ("times", "categories"))
-        classes = {**categories, "label": list(classes_of(source.origin, len(source)))}
+        meanings = meanings_in(source)
         columns, features = dict[str, Any](), dict[str, Any]()
         for spec in source.fields:
-            columns[spec.name] = _type_of(spec, times.get(spec.name, ""))
+            meaning = meanings.get(spec.name, "")
+            columns[spec.name] = _type_of(spec, meaning if isinstance(meaning, str) else "")
             if spec.kind == "image":
                 features[spec.name] = {"_type": "Image"}
-            elif classes.get(spec.name) and columns[spec.name] == pa.int64():
-                features[spec.name] = {"names": classes[spec.name], "_type": "ClassLabel"}
+            elif isinstance(meaning, list) and columns[spec.name] == pa.int64():
+                features[spec.name] = {"names": meaning, "_type": "ClassLabel"}
         super().__init__(source, files)
+        is_time = [
+            name for name, meaning in meanings.items() if isinstance(meaning, str) and columns[name] != pa.int64()
+        ]
+        self.kept_meanings = {*features, *is_time}
         self._named = source.names is not None and _NAME not in columns
         if self._named:
             columns = {_NAME: pa.string(), **columns}
@@ -76,10 +79,6 @@ class ParquetWriter(Writer):
                     yield block
                 if group:
                     out.write_table(pa.Table.from_batches(group))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _type_of(spec: FieldSpec, time: str) -> Any:

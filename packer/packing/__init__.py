@@ -8,7 +8,7 @@ from packer.packing.examples import read_examples
 from packer.packing.framing import codec_by_field, codec_texts
 from packer.packing.inputs import (
     check_apart,
-    check_classes,
+    check_meanings,
     check_place,
     constants_error,
     fit_source,
@@ -26,6 +26,7 @@ from packer.packing.origin import (
     join_origins,
     leaves,
     matching_parts,
+    meanings_of,
     parse_origin,
     with_fields,
 )
@@ -103,7 +104,7 @@ __all__ = [
     "changing",
     "changing_dataset",
     "check_apart",
-    "check_classes",
+    "check_meanings",
     "check_output",
     "check_place",
     "classes_of",
@@ -131,6 +132,7 @@ __all__ = [
     "make_report",
     "make_splits",
     "matching_parts",
+    "meanings_of",
     "named_files",
     "open_source",
     "pack_shards",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from packer.errors import SourceError, UsageError
 from packer.format import MANIFEST, Manifest, encode_constants, same_constants
 from packer.packing.manifest import check_output, read_manifest
 from packer.packing.options import ConvertOptions, reading_limits
-from packer.packing.origin import classes_of, origin_of
+from packer.packing.origin import Origin, classes_of, meanings_of, origin_of
 from packer.packing.places import LocalPlace, Place, place_of
 from packer.packing.rejected import Rejected, read_rejected
 from packer.remote import local_inputs
@@ -105,24 +105,34 @@ def fit_source(source: Source, like: Manifest) -> Source:
     if isinstance(source, ClassSource) and set(source.classes) <= set(like.classes):
         source.number_as(like.classes)
     fitted = FittedSource(source, like.fields)
-    check_classes(like.classes, classes_of(origin_of(source), len(source)), "the source")
+    check_meanings(like, origin_of(source), len(source), "the source")
     if not same_constants(like.constants, encode_constants(source.constants)):
         raise constants_error("the source")
     return fitted
 
 
-def check_classes(expected: Sequence[str], classes: Sequence[str], where: str) -> None:
-    """Raise UsageError if a number of the field `label` means another class than expected.
+def check_meanings(like: Manifest, origin: Origin, samples: int, where: str) -> None:
+    """Raise UsageError if a number stands for something else than in a dataset: a class, a category, or a time.
 
     Args:
-        where: what has the classes, in words.
+        origin: of the samples that are to be joined with those of the dataset.
+        where: what has the samples, in words.
     """
-    if classes != expected:
-        texts = [", ".join(names) if names else "none" for names in (classes, expected)]
+    if (classes := classes_of(origin, samples)) != like.classes:
+        texts = [", ".join(names) if names else "none" for names in (classes, like.classes)]
         raise UsageError(
             f"{where} has the classes {texts[0]}, but {texts[1]} are expected: a label would mean several classes; "
             "convert all sources as one, or with a folder for each class, even if it is empty"
         )
+    expected, actual = meanings_of(like.origin, like.samples), meanings_of(origin, samples)
+    for field in like.fields:
+        meanings = [of_fields.get(field.name) for of_fields in (actual, expected)]
+        if meanings[0] != meanings[1]:
+            shown = [", ".join(m) if isinstance(m, list) else m or "plain numbers" for m in meanings]
+            raise UsageError(
+                f"{where}: numbers of field {field.name!r} stand for {shown[0]}, but for {shown[1]} in the dataset; "
+                "convert all sources as one, or write the column as text"
+            )
 
 
 def constants_error(where: str) -> UsageError:

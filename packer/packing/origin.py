@@ -109,6 +109,27 @@ def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
     return ()
 
 
+def meanings_of(origin: Origin, samples: int) -> dict[str, str | list[str]]:
+    """Return what the numbers of fields of tables stand for: names of categories, or the unit of times. Parts agree."""
+    meanings: dict[str, str | list[str]] = {}
+    for level in levels(origin, samples):
+        of_fields = [_mapping(level.get(key)).values() for key in ("joined", "beside")]
+        for source in map(_mapping, (level, *itertools.chain.from_iterable(of_fields))):
+            for key in ("categories", "times"):
+                for name, meaning in _mapping(source.get(key)).items():
+                    if isinstance(meaning, str) or (isinstance(meaning, list) and all(map(_is_text, meaning))):
+                        meanings.setdefault(name, meaning)
+    return meanings
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def is_shuffled(origin: Origin, samples: int) -> bool:
     """Return whether the samples are in another order than in their sources."""
     return any(isinstance(level.get("shuffled"), int) for level in levels(origin, samples))

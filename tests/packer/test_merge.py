@@ -7,11 +7,14 @@ import os
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from broken import cut
 from made_datasets import put_manifest, written
 
 from packer import stats
+from packer.append import append
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.format import FrameRule, data_entry
@@ -54,6 +57,24 @@ def test_constants_of_another_writer_are_kept_as_they_are(tmp_path, two):
     assert (tmp_path / "m" / merged.constants.file).read_bytes() == held.getvalue()
     assert PackedDataset(tmp_path / "m").constants["grid"].tolist() == list(range(1000))
     assert not verify(tmp_path / "m").damages
+
+
+@pytest.mark.parametrize(
+    ("kinds", "unit", "reason"),
+    [("yz", "us", "'kind' stand for y, z, but for x, y"), ("xy", "ns", r"'at' stand for timestamp\[ns\], but for")],
+)
+def test_numbers_that_stand_for_something_else_are_refused(tmp_path, kinds, unit, reason):
+    """Categories and units of times of a table are those of the dataset, in `merge`, `append` and `--like` alike."""
+    for name, *columns in (("a", "xy", "us"), ("b", kinds, unit)):
+        table = {"kind": pa.array(columns[0]).dictionary_encode(), "at": pa.array([1, 2], pa.timestamp(columns[1]))}
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+        convert(tmp_path / f"{name}.parquet", tmp_path / name, workers=0)
+    with pytest.raises(UsageError, match=f"b, against .*a: numbers of field {reason}"):
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+    with pytest.raises(UsageError, match=f"the source: numbers of field {reason}"):
+        append(tmp_path / "a", tmp_path / "b.parquet", workers=0)
+    with pytest.raises(UsageError, match=f"the source: numbers of field {reason}"):
+        convert(tmp_path / "b.parquet", tmp_path / "c", like=tmp_path / "a", workers=0)
 
 
 def test_lost_statistics_are_told(tmp_path, two, caplog):

@@ -10,6 +10,7 @@ import pyarrow as pa
 from opened_sources import read_each
 from pyarrow import parquet
 
+from packer.append import append
 from packer.convert import convert
 from packer.export import export
 from packer.sources import SourceOptions, open_sources
@@ -34,7 +35,7 @@ def test_pictures_and_classes_are_those_of_hugging_face(tmp_path: Path) -> None:
 
 
 def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
-    """Times, categories, text, lists and arrays keep their types, or their classes."""
+    """Times, categories, text, lists and arrays keep their types, or their classes, also of what was appended."""
     table = pa.table(
         {
             "at": pa.array([1, 2, 3], pa.timestamp("us", "UTC")),
@@ -48,7 +49,8 @@ def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
     )
     parquet.write_table(table, tmp_path / "a.parquet")
     convert(str(tmp_path / "a.parquet"), tmp_path / "d", workers=0)
-    export(tmp_path / "d", tmp_path / "out", to="parquet")
+    append(tmp_path / "d", str(tmp_path / "a.parquet"), workers=0)
+    assert export(tmp_path / "d", tmp_path / "out", to="parquet", samples=["0", "1", "5"]).notes == ()
     again = parquet.read_table(tmp_path / "out" / "data-00000.parquet")
     same = ("at", "day", "text", "flag", "pair")
     assert again.select(same).cast(table.select(same).schema) == table.select(same)
@@ -56,3 +58,7 @@ def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
     features = json.loads(again.schema.metadata[b"huggingface"])["info"]["features"]
     assert features == {"kind": {"names": ["x", "y"], "_type": "ClassLabel"}}
     assert [int(n) for n in read_each(open_sources([str(tmp_path / "out")]))["kind"]] == [0, 1, 0]
+    assert export(tmp_path / "d", tmp_path / "h", to="hdf5").notes == (
+        "names of classes are not written: those of kind",
+        "units of times are not written: at in timestamp[us, tz=UTC], day in date32[day]",
+    )
