@@ -12,7 +12,7 @@ tasks, a line each. A step has the frame that is shown nearest to its time, as i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,9 @@ from packer.watcher import Watcher
 
 #: The field of text.
 _TASK = "task"
-_DATA, _STEPS, _FIRST, _BEGIN = "", "steps", "first row", "{}.begin"
+_DATA, _STEPS, _EPISODE, _BEGIN = "", "steps", "episode", "{}.begin"
+#: The column of data that says to which episode a step belongs.
+_EPISODE_OF_STEP = "episode_index"
 _SUPPORTED = ("v2.1", "v3.0")
 _NANO = 10**9
 
@@ -52,19 +54,29 @@ class _Feature(NamedTuple):
 
 
 def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> tuple[SampleTable, list[str]]:
-    """Return all episodes, and where each lies."""
+    """Return all episodes, and where each lies.
+
+    Raises:
+        SourceError: files of `meta` are damaged, or list fewer episodes than there are.
+    """
     ((_, file_set),) = file_sets.items()
     folder = file_set.text
     info = _info(folder)
     cameras = [name for name, feature in _features(folder, options.skip).items() if feature.dtype == "video"]
-    rows = list(_episodes(folder, info, cameras))
+    try:
+        rows = list(_episodes(folder, info, cameras))
+    except KeyError as error:
+        raise SourceError(f"its files of meta do not say {error} of all episodes; download it again", folder) from error
+    if len(rows) < (total := info.get("total_episodes") or 0):
+        reason = f"{LEROBOT_INFO} says that there are {total:,} episodes, and files of meta list {len(rows):,}"
+        raise SourceError(f"{reason}; download it again, or correct total_episodes", folder)
     inputs = {_DATA: Files(folder, [row[_DATA] for row in rows])}
     inputs |= {camera: Files(folder, [row[camera] for row in rows]) for camera in cameras}
-    numbers = {name: np.array([row[name] for row in rows], np.int64) for name in (_STEPS, _FIRST)}
+    numbers = {name: np.array([row[name] for row in rows], np.int64) for name in (_STEPS, _EPISODE)}
     for camera in cameras:
         begins = [round(row[_BEGIN.format(camera)] * _NANO) for row in rows]
         numbers[_BEGIN.format(camera)] = np.array(begins, np.int64)
-    names = [_name(folder, row["episode_index"]) for row in rows]
+    names = [_name(folder, row[_EPISODE]) for row in rows]
     lengths = numbers[_STEPS]
     steps = f"{lengths.min():,} to {lengths.max():,}" if len(rows) else "0"
     remarks = [f"each episode is a sample: {len(rows):,} episodes of {steps} steps, {info['fps']} a second"]
@@ -85,7 +97,7 @@ def _info(folder: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def _read_info(folder: str, changed: int) -> dict[str, Any]:
-    info: dict[str, Any] = json.loads((Path(folder) / LEROBOT_INFO).read_text())
+    info: dict[str, Any] = json.loads((Path(folder) / LEROBOT_INFO).read_text(encoding="utf-8"))
     version = str(info["codebase_version"])
     if version not in _SUPPORTED:
         raise UsageError(
@@ -120,29 +132,44 @@ def _features(folder: str, skip: tuple[str, ...]) -> dict[str, _Feature]:
 
 
 def _episodes(folder: str, info: Mapping[str, Any], cameras: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield of each episode its number, steps, first row, and by feature its file and where it begins there."""
+    """Yield of each episode its number, its steps, and by feature its file and where it begins there."""
     if info["codebase_version"] == "v2.1":
-        for line in (Path(folder) / "meta/episodes.jsonl").read_text().splitlines():
-            episode = json.loads(line)
+        for episode in _json_lines(folder, "meta/episodes.jsonl"):
             number = episode["episode_index"]
             at = {"episode_chunk": number // info["chunks_size"], "episode_index": number}
             videos = {c: info["video_path"].format(video_key=c, **at) for c in cameras}
             begins = {_BEGIN.format(camera): 0.0 for camera in cameras}
-            rows = {_STEPS: episode["length"], _FIRST: 0, _DATA: info["data_path"].format(**at)}
-            yield {"episode_index": number, **rows, **videos, **begins}
+            yield {
+                _EPISODE: number,
+                _STEPS: episode["length"],
+                _DATA: info["data_path"].format(**at),
+                **videos,
+                **begins,
+            }
         return
-    firsts: dict[str, int] = {}
     for episode in _tables(folder, "meta/episodes"):
         place = {"chunk_index": episode["data/chunk_index"], "file_index": episode["data/file_index"]}
         data = info["data_path"].format(**place)
-        first = episode["dataset_from_index"] - firsts.setdefault(data, episode["dataset_from_index"])
-        row = {"episode_index": episode["episode_index"], _STEPS: episode["length"], _FIRST: first, _DATA: data}
+        row = {_EPISODE: episode["episode_index"], _STEPS: episode["length"], _DATA: data}
         for camera in cameras:
             of = f"videos/{camera}"
             place = {name: episode[f"{of}/{name}"] for name in ("chunk_index", "file_index")}
             row[camera] = info["video_path"].format(video_key=camera, **place)
             row[_BEGIN.format(camera)] = episode[f"{of}/from_timestamp"]
         yield row
+
+
+def _json_lines(folder: str, below: str) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file of lines of JSON."""
+    path = Path(folder) / below
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.strip():
+                yield json.loads(line)
+    except OSError as error:
+        raise unreadable(error, str(path)) from error
+    except ValueError as error:
+        raise SourceError(f"has a line that is no JSON ({error}); download it again", str(path)) from error
 
 
 def _tables(folder: str, below: str) -> Iterator[dict[str, Any]]:
@@ -160,11 +187,9 @@ def _tables(folder: str, below: str) -> Iterator[dict[str, Any]]:
 @lru_cache(maxsize=4)
 def _tasks(folder: str, changed: int) -> dict[int, str]:
     """Return the text of each task by its number; `changed` is the time of `LEROBOT_INFO`."""
-    lines = Path(folder) / "meta/tasks.jsonl"
-    if lines.exists():
-        rows = [json.loads(line) for line in lines.read_text().splitlines()]
-    else:
-        rows = list(_tables(folder, "meta"))  # tasks.parquet, and the episodes, which have no such number
+    lines = "meta/tasks.jsonl"
+    # Below meta are tasks.parquet, and the episodes, which have no such number.
+    rows = _json_lines(folder, lines) if (Path(folder) / lines).exists() else _tables(folder, "meta")
     texts = {row["task_index"]: row for row in rows if "task_index" in row}
     return {n: row["task"] if "task" in row else row["__index_level_0__"] for n, row in texts.items()}
 
@@ -224,13 +249,17 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
 
 def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     """Return the steps of an episode."""
-    folder, steps, first = _folder(row), row.numbers[_STEPS], row.numbers[_FIRST]
-    features = _features(folder, options.skip)
+    folder, features = _folder(row), _features(_folder(row), options.skip)
     path = row.paths[_DATA][0]
+    first = _first_row(path, row.numbers[_EPISODE], row.numbers[_STEPS])
     needed = {*(name for name, feature in features.items() if feature.dtype != "video"), "timestamp", "task_index"}
-    columns = _columns(path, first, first + steps, tuple(sorted(needed)))
+    columns = _columns(path, first, first + row.numbers[_STEPS], tuple(sorted(needed)))
     tasks = dict.fromkeys(columns["task_index"].to_pylist())
     texts = _tasks(folder, (Path(folder) / LEROBOT_INFO).stat().st_mtime_ns)
+    if unknown := [number for number in tasks if number not in texts]:
+        raise SourceError(
+            f"has steps of task {unknown[0]}, which the files of meta do not name; download them again", path
+        )
     sample: dict[str, Any] = {_TASK: "\n".join(texts[number] for number in tasks)}
     for laid in row.layout[1:]:
         shape = tuple(int(n or 0) for n in row.shape(laid))
@@ -246,6 +275,38 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     return sample
 
 
+def _first_row(path: str, episode: int, steps: int) -> int:
+    """Return the first row of an episode in a file of data.
+
+    Raises:
+        SourceError: there are not as many steps of it, one after another, as the dataset says.
+    """
+    from packer.sources.tables import faults
+
+    with faults(path):
+        rows = np.flatnonzero(_episodes_of_rows(path, Path(path).stat().st_mtime_ns) == episode)
+    if len(rows) != steps or not steps or rows[-1] - rows[0] != steps - 1:
+        reason = f"has {len(rows):,} steps of episode {episode:,}, and files of meta say {steps:,}, one after another"
+        raise SourceError(f"{reason}; download it again", path)
+    return int(rows[0])
+
+
+@lru_cache(maxsize=4)
+def _episodes_of_rows(path: str, changed: int) -> NDArray[np.int64]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        column = _only(file.read([_EPISODE_OF_STEP]), [_EPISODE_OF_STEP])[_EPISODE_OF_STEP]
+    return np.asarray(column.to_numpy(), np.int64)
+
+
+def _only(table: Any, names: Sequence[str]) -> Any:
+    """Return a table, which must have these columns."""
+    if lacking := [name for name in names if name not in table.column_names]:
+        raise SourceError(f"has no column {lacking[0]}, which {LEROBOT_INFO} names; --skip {lacking[0]} leaves it out")
+    return table
+
+
 def _columns(path: str, start: int, stop: int, names: tuple[str, ...]) -> dict[str, Any]:
     """Return the rows start..stop of some columns of a file, each as one array of Arrow."""
     import pyarrow as pa
@@ -259,8 +320,6 @@ def _columns(path: str, start: int, stop: int, names: tuple[str, ...]) -> dict[s
             table = _group(path, group, names, Path(path).stat().st_mtime_ns)
             parts.append(table.slice(max(0, start - before), min(stop, int(ends[group])) - max(start, before)))
         table = pa.concat_tables(parts).combine_chunks()
-    if table.num_rows != stop - start:
-        raise SourceError(f"has {table.num_rows:,} of the rows {start:,} to {stop - 1:,}; download it again", path)
     if lacking := [name for name in names if table[name].null_count]:
         raise SourceError(f"column {lacking[0]} has steps without a value; --skip {lacking[0]} leaves it out", path)
     return {name: table[name].chunk(0) for name in names}
@@ -280,7 +339,7 @@ def _group(path: str, group: int, names: tuple[str, ...], changed: int) -> Any:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        return file.read_row_group(group, list(names))
+        return _only(file.read_row_group(group, list(names)), names)
 
 
 def _numbers(column: Any, laid: LaidField, shape: tuple[int, ...], path: str) -> NDArray[Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from lerobot_files import CAMERA, LENGTHS, WRIST, arrow, put, steps, write
 from opened_sources import read_each
+from pyarrow import parquet
 from video_files import decoded, video
 
 from packer.errors import SourceError, UsageError
@@ -74,3 +78,40 @@ def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-9])
     with pytest.raises(SourceError, match=rf"{cut.name}: cannot be read as a table"):
         open_sources([str(tmp_path / "cut")])
+
+
+def listed(folder: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> str:
+    """Change what a dataset of version 3.0 says of its episodes."""
+    (path,) = (folder / "meta/episodes").rglob("*.parquet")
+    put(path, pa.Table.from_pylist(change(parquet.read_table(path).to_pylist())))
+    return str(folder)
+
+
+def test_steps_are_those_of_their_episode(tmp_path: Path) -> None:
+    """Whichever episodes are listed, and in which order: each step says of which it is. Other numbers are an error."""
+    folder = listed(write(tmp_path / "d", "v3.0"), lambda episodes: [episodes[2], episodes[1]])
+    for episode, actions in zip((2, 1), read_each(open_sources([folder]))["action"], strict=True):
+        assert np.array_equal(actions, steps(episode)["action"])
+    listed(tmp_path / "d", lambda episodes: [{**episodes[0], "length": 2}])
+    with pytest.raises(SourceError, match=r"file-001\.parquet: has 3 steps of episode 2, and files of meta say 2"):
+        read_each(open_sources([folder]))
+    listed(tmp_path / "d", lambda episodes: [{"episode_index": 2}])
+    with pytest.raises(SourceError, match="do not say 'data/chunk_index' of all episodes"):
+        open_sources([folder])
+
+
+def test_files_of_meta_that_lack_something_are_named(tmp_path: Path) -> None:
+    """Episodes that are not listed, a task, a feature, a line that was cut: a download may have left it out."""
+    folder = write(tmp_path / "d", "v2.1", more={"dtype": "float32", "shape": [3]})
+    with pytest.raises(SourceError, match=r"000\.parquet: has no column more, which meta/info.json names; --skip more"):
+        read_each(open_sources([str(folder)]))
+    (folder / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "lift"}\n\n')
+    with pytest.raises(SourceError, match=r"001\.parquet: has steps of task 1, which the files of meta do not name"):
+        read_each(open_sources([str(folder)], SourceOptions(skip=("more",))))
+    info = json.loads((folder / "meta/info.json").read_text())
+    (folder / "meta/info.json").write_text(json.dumps({**info, "total_episodes": 4}))
+    with pytest.raises(SourceError, match="there are 4 episodes, and files of meta list 3"):
+        open_sources([str(folder)])
+    (folder / "meta/episodes.jsonl").write_text('{"episode_index": 0, "le')
+    with pytest.raises(SourceError, match=r"episodes\.jsonl: has a line that is no JSON"):
+        open_sources([str(folder)])
