@@ -202,21 +202,25 @@ class PlanSharing:
             WriteError: it cannot be written.
             SourceError: a file is gone.
         """
-        if self._command and not any(_files_elsewhere(plan.source.files(), self._named)):
+        if not self._command or any(_files_elsewhere(plan.source.files(), self._named)):
+            return
+        try:
             files, digests = self._write_samples(plan, is_all=bool(listing))
-            shared_plan = SharedPlan(
-                self._command,
-                note,
-                plan.fields,
-                plan.origin,
-                plan.shards,
-                tuple(files),
-                tuple(digests),
-                listing,
-                plan.raw_bytes,
-                plan.exact,
-            )
-            self._place.write(f"{UNFINISHED}/{self.change.run}.plan", msgspec.json.encode(shared_plan))
+        except UnicodeEncodeError:  # the name of a file is no UTF-8: then each part makes its own plan
+            return
+        shared_plan = SharedPlan(
+            self._command,
+            note,
+            plan.fields,
+            plan.origin,
+            plan.shards,
+            tuple(files),
+            tuple(digests),
+            listing,
+            plan.raw_bytes,
+            plan.exact,
+        )
+        self._place.write(f"{UNFINISHED}/{self.change.run}.plan", msgspec.json.encode(shared_plan))
 
     def _write_samples(self, plan: Plan, is_all: bool) -> tuple[list[SourceFiles], list[str]]:
         """Write the samples of each shard, and then all; return the files of each shard, and the digests of both."""

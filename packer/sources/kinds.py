@@ -146,6 +146,7 @@ class Kind:
         more: fields that `read` returns besides those of the layouts.
         are_ragged: whether an axis is ragged even if all samples have one length.
         block_bytes: about how many bytes of samples are read at once by `read`.
+        detail: the type of `LaidField.detail`, by which parts decode it, if that holds more than plain values.
         complete: returns the source with what its facts say, or as its options ask for it, such as patches of images.
         origin: returns what the manifest keeps of the options.
     """
@@ -173,6 +174,7 @@ class Kind:
     more: tuple[FieldSpec, ...] = ()
     are_ragged: bool = False
     block_bytes: int = BLOCK_BYTES
+    detail: Any = Any
     complete: Callable[[Any, Any], Source] = lambda source, facts: source
     origin: Callable[[SourceOptions, SampleTable], dict[str, Any]] = lambda options, table: {}
 

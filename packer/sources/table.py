@@ -38,7 +38,8 @@ class LaidField(NamedTuple):
             reading shows it.
         in_words: what must be the same for all samples, as in `int16 of 3 axes`.
         kind: as in `FieldSpec`.
-        detail: what reading has to know besides, for one kind of files: plain values.
+        detail: what reading has to know besides, for one kind of files: plain values, or a record of
+            `Kind.detail`.
         notes: what is not kept as it is in the file, a sentence each.
     """
 

@@ -94,7 +94,8 @@ def facts(source: Source) -> tuple[object, ...]:
     """What a source says of all samples, which its parts need not know."""
     splits = {name: list(numbers) for name, numbers in source.splits.items()}
     constants = {name: (array.dtype, array.tolist()) for name, array in source.constants.items()}
-    return source.kind, source.fields, source.origin, source.names and list(source.names), splits, constants
+    origin = msgspec.to_builtins(source.origin)
+    return source.kind, source.fields, origin, source.names and list(source.names), splits, constants
 
 
 @pytest.fixture(autouse=True)

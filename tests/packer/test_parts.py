@@ -255,6 +255,17 @@ def test_a_plan_of_files_that_a_table_names_elsewhere_is_not_shared(
     assert convert(str(table), tmp_path / "out", **options).samples == PAIRS
 
 
+def test_a_plan_of_files_whose_names_are_no_utf_8_is_not_shared(tmp_path: Path, plans: list[object]) -> None:
+    """Each part makes its own, and leaves nothing of it to others."""
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(folder / "a.png")
+    for _ in range(2):
+        convert_part(str(folder), tmp_path / "out", "1/1", **OPTIONS)
+    assert (len(plans), list(tmp_path.glob("out/unfinished/*.plan"))) == (2, [])
+    assert convert(str(folder), tmp_path / "out", **OPTIONS).samples == 1
+
+
 def test_a_damaged_plan_is_made_again(sources: list[str], tmp_path: Path, plans: list[object]) -> None:
     """A plan, or the samples of a shard in it, that a power cut took or cut short costs no more than its time."""
     convert(sources, tmp_path / "whole", **OPTIONS)

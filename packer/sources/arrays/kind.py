@@ -8,6 +8,7 @@ from typing import Any
 
 from packer.sources.arrays.collecting import ArrayFacts, agree
 from packer.sources.arrays.completing import complete
+from packer.sources.arrays.fields import ArrayLeaf
 from packer.sources.arrays.pairing import pair
 from packer.sources.arrays.reading import read_table
 from packer.sources.arrays.units import look
@@ -34,6 +35,7 @@ def _kind(name: str, *suffixes: str, **more: Any) -> Kind:
         facts=ArrayFacts,
         pair=partial(pair, name),
         agree=agree,
+        detail=ArrayLeaf,
         complete=partial(complete, name),
         none_left="every file or sample of it is bad; nothing is left to pack",
         **more,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+
+import msgspec
 
 from packer.errors import UsageError, first_few
 from packer.format import DTYPES
@@ -16,7 +17,7 @@ from packer.sources.table import LaidField, Layout
 _SHAPE = re.compile(r"[1-9]\d*(,[1-9]\d*)*")
 
 
-class Members(NamedTuple):
+class Members(msgspec.Struct, frozen=True):
     """The `detail` of a field of several columns: a field of each."""
 
     fields: Layout

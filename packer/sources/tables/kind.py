@@ -27,7 +27,7 @@ from packer.sources.looking import Header
 from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.sources.tables.arrow import ARROW, GROUP, PARQUET, faults, groups_of, leaves, stored
-from packer.sources.tables.columns import columns_of, with_joined
+from packer.sources.tables.columns import Members, columns_of, with_joined
 from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, layout_of, merged, said_of_text
 from packer.sources.tables.pictures import pictured
 from packer.sources.tables.text import CSV, JSON, Odd, parsed, piece, pieces
@@ -238,5 +238,6 @@ KIND = Kind(
     exports="parquet",
     pair=pair_in_order,
     agree=agree,
+    detail=Members | tuple[str, ...] | str | None,
     origin=origin,
 )

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.msgpack import Ext, encode
 from PIL import Image
 
 from packer.errors import SourceError
-from packer.sources import decode_source, encode_source, open_sources
+from packer.sources import SourceOptions, decode_source, encode_source, open_sources
+from packer.sources.views import ChosenSource
+
+
+def named(name: str, attributes: object) -> Ext:
+    return Ext(2, encode((name, attributes)))
 
 
 @pytest.mark.parametrize(
-    "rows",
+    "value",
     [
-        [("function", ["os:system"])],
-        [("function", ["packer.sources.files:os.remove"])],
-        [("function", ["packer.sources.files:join"])],
-        [("packer.workers:Limits", [])],
-        [("packer.sources.files:natsorted", [])],
-        [("packer.sources.nowhere:Source", [])],
-        [("packer.sources.source:TableSource", [None, "images"])],
-        [("list", [[1]])],
-        [("array", ["O", None, b"12345678"])],
+        named("os:system", {"_source": "true"}),
+        named("packer.sources.files:os.remove", {}),
+        named("packer.sources.files:join", {}),
+        named("packer.sources.files:Path", {}),
+        named("packer.sources.base:DerivedSource", {"_source": None}),
+        named("packer.sources.nowhere:Source", {}),
+        named("packer.sources.views:PickedSource", {}),
+        named("packer.sources.source:TableSource", {"kind": "images"}),
+        named("packer.sources.source:TableSource", {"options": {"axis": "a"}}),
+        Ext(1, encode(("O", (1,), b"12345678"))),
+        Ext(1, encode(("<f8", (2,), b"12345678"))),
+        Ext(3, b""),
         [],
         "text",
     ],
 )
-def test_bytes_that_are_no_source(rows: object) -> None:
-    """They can name nothing but data of sources, and nothing is called."""
+def test_bytes_that_are_no_source(value: object) -> None:
+    """They can name nothing but sources of files, and nothing is called."""
     with pytest.raises(SourceError, match="is no source of this version"):
-        decode_source(msgspec.msgpack.encode(rows))
+        decode_source(encode(value))
 
 
 def test_what_samples_share_is_there_once(tmp_path: Path) -> None:
@@ -57,10 +66,25 @@ def test_captions_of_a_part_are_its_own(tmp_path: Path) -> None:
     assert few < 2200
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
-    """A folder may have any name that the system takes."""
-    folder = tmp_path / "caf\udce9"
-    folder.mkdir()
-    Image.fromarray(np.zeros((4, 4), np.uint8)).save(folder / "a.png")
-    source = open_sources([str(folder)])
-    assert decode_source(encode_source(source)).files() == source.files()
+def test_images_in_arrays_texts_of_some_samples_and_another_order(tmp_path: Path) -> None:
+    """What `test_every_kind` has no dataset of travels, too."""
+    image, data = Image.fromarray(np.full((4, 4), 7, np.uint8)), BytesIO()
+    (tmp_path / "images").mkdir()
+    for name in "ab":
+        image.save(tmp_path / f"images/{name}.png")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/b.txt").write_text("b")
+    image.save(data, "PNG")
+    np.savez(tmp_path / "x.npz", png=np.stack([np.frombuffer(data.getvalue(), np.uint8)] * 4).reshape(2, 2, -1))
+    missing = SourceOptions(missing={"text": "empty"})
+    for source in (
+        open_sources([f"image={tmp_path}/images", f"text={tmp_path}/texts"], missing),
+        ChosenSource(open_sources([f"{tmp_path}/x.npz"], SourceOptions(encoded=("png",))), [1, 0]),
+    ):
+        decoded = decode_source(encode_source(source.slice(0, 2)))
+        assert [(spec.name, spec.shape) for spec in decoded.fields] == [(s.name, s.shape) for s in source.fields]
+        for block, expected in zip(decoded.read(), source.read(), strict=True):
+            for name, values in expected.items():
+                assert [np.asarray(value).tolist() for value in values] == [
+                    np.asarray(value).tolist() for value in block[name]
+                ]
