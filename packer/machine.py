@@ -34,6 +34,14 @@ def memory(root: Path = Path("/")) -> int | None:
     return min([of_machine, *(limit for (limit,) in limits)])
 
 
+def free_memory() -> int:
+    """Return the bytes that programs and the page cache may still take: no more than the limit of a container."""
+    import psutil  # here: few commands need it
+
+    free: int = psutil.virtual_memory().available
+    return min(free, memory() or free)
+
+
 def usual_memory() -> int:
     """Return the usual limit of memory: an eighth of what there is, but 1 GiB at least and half of it at most."""
     total = memory()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from packer.append import AppendReport
-from packer.append import append as run
+from packer import append as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.summary import split_lines, warn_of_skipped
@@ -32,10 +31,10 @@ def append(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> N
     $ packer append scans.packed other.packed
     """
 
-    def report_done(report: AppendReport) -> None:
+    def report_done(report: verb.AppendReport) -> None:
         added_text, total_text = count_text(report.added, "sample"), count_text(report.manifest.samples, "sample")
         warn_of_skipped(report.rejected, dataset, report.manifest)
         say(f"{dataset}: {added_text} more, {total_text} in all", *split_lines(report.manifest))
 
     with Progress() as watcher:
-        run(dataset, list(sources), options, done=report_done, watcher=watcher)
+        verb.append(dataset, list(sources), options, done=report_done, watcher=watcher)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from packer import convert as conversion
+from packer import convert as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.summary import summary, warn_of_skipped
@@ -79,9 +79,9 @@ def convert(
         with nullcontext() if scheduler is None else executor_at(scheduler) as executor, Progress() as watcher:
             arguments = {"executor": executor, "watcher": watcher}
             if part is not None:
-                _say_part(part, conversion.convert_part(list(sources), out, part, options, **arguments))
+                _say_part(part, verb.convert_part(list(sources), out, part, options, **arguments))
                 return
-            report = conversion.convert(list(sources), out, options, **arguments)
+            report = verb.convert(list(sources), out, options, **arguments)
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
             _log.warning("the same command skips bad samples with --on-error skip")
@@ -90,7 +90,7 @@ def convert(
     say(*summary(report))
 
 
-def _say_part(part: str, report: conversion.PartReport) -> None:
+def _say_part(part: str, report: verb.PartReport) -> None:
     if report.rejected:
         first = report.rejected[0]
         _log.warning(

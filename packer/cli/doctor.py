@@ -20,7 +20,7 @@ from packer.codecs import compiled, compiling, number_of
 from packer.errors import ResourceError, UsageError, WriteError
 from packer.format import Field, Manifest
 from packer.format import manifest as manifests
-from packer.machine import memory, processors
+from packer.machine import free_memory, memory, processors
 
 #: File systems that are reached over a network, by the names Linux gives them.
 _NETWORK = re.compile(
@@ -180,12 +180,6 @@ def machine_of(folder: Path) -> Machine:
         compiled=[paths[0].parent for paths in files] if all(files) else (),
         cache=[folder for folder in folders if folder is not None] if all(folders) else (),
     )
-
-
-def free_memory() -> int:
-    """Return the bytes that programs and the page cache may still take: no more than the limit of a container."""
-    free: int = psutil.virtual_memory().available
-    return min(free, memory() or free)
 
 
 def shared_frames(fields: Iterable[Field]) -> dict[str, int]:

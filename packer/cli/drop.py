@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from packer import drop as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import conversion_options
-from packer.drop import drop as run
 from packer.packing import ConvertOptions
 
 
@@ -24,5 +24,5 @@ def drop(dataset: str, names: tuple[str, ...], options: ConvertOptions) -> None:
     $ packer drop photos.packed depth caption
     """
     with Progress() as watcher:
-        manifest = run(dataset, names, workers=options.workers, watcher=watcher)
+        manifest = verb.drop(dataset, names, workers=options.workers, watcher=watcher)
     say(f"{dataset}: {', '.join(field.name for field in manifest.fields)} left, {len(names)} dropped")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 
+from packer import export as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import fields_option
 from packer.cli.text import count_text, size_text, time_text
-from packer.export import KINDS, VALUES, ExportOptions
-from packer.export import export as run
 from packer.sources import all_kinds
 
 _log = logging.getLogger(__name__)
@@ -31,8 +30,8 @@ $ packer export div2k.packed valid --samples valid
 $ packer export div2k.packed some --samples 0003,0007
 $ packer export div2k.packed hr.lmdb --to basicsr-lmdb --fields hr --values bmp
 """
-_LINES = "\n".join(f"--to {name:13} {kind.writes}" for name, kind in KINDS.items())
-_SOURCES = {to: [kind.name for kind in all_kinds().values() if kind.exports == to] for to in KINDS}
+_LINES = "\n".join(f"--to {name:13} {kind.writes}" for name, kind in verb.KINDS.items())
+_SOURCES = {to: [kind.name for kind in all_kinds().values() if kind.exports == to] for to in verb.KINDS}
 _USUAL = ", ".join(f"{to} from {' and '.join(kinds)}" for to, kinds in _SOURCES.items() if kinds)
 
 
@@ -41,7 +40,7 @@ _USUAL = ", ".join(f"{to} from {' and '.join(kinds)}" for to, kinds in _SOURCES.
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
     "--to",
-    type=click.Choice(list(KINDS)),
+    type=click.Choice(list(verb.KINDS)),
     help=f"Kind of the files.  [default: {_USUAL}; else png if all fields are images, or hdf5, which holds all]",
 )
 @fields_option("Export only these fields.")
@@ -50,7 +49,7 @@ _USUAL = ", ".join(f"{to} from {' and '.join(kinds)}" for to, kinds in _SOURCES.
     metavar="SPLIT|NAME,...",
     help="Export only the samples of this split, or of these names (numbers, if samples have no names).",
 )
-@click.option("--values", type=click.Choice(VALUES), help="basicsr-lmdb: what each value is.  [default: png]")
+@click.option("--values", type=click.Choice(verb.VALUES), help="basicsr-lmdb: what each value is.  [default: png]")
 @click.option(
     "--overwrite", is_flag=True, help="Write into a folder that is not empty; files of the same names are replaced."
 )
@@ -66,10 +65,10 @@ def export(
 ) -> None:
     """Parse, export and say how many files there are."""
     with Progress() as watcher:
-        options = ExportOptions(
+        options = verb.ExportOptions(
             to=to, fields=fields, samples=samples, values=values, overwrite=overwrite, watcher=watcher
         )
-        report = run(dataset, out, options)
+        report = verb.export(dataset, out, options)
     for note in report.notes:
         _log.warning("%s", note)
     kind = "" if report.to == "files" else f" of {report.to}"

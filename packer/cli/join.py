@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from packer import join as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.text import count_text
-from packer.join import join as run
 from packer.packing import ConvertOptions
 
 
@@ -31,7 +31,7 @@ def join(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> Non
     $ packer join photos.packed labels.csv
     """
     with Progress() as watcher:
-        report = run(dataset, list(sources), options, watcher=watcher)
+        report = verb.join(dataset, list(sources), options, watcher=watcher)
     fields = ", ".join(f"{field.name} ({field.in_words})" for field in report.fields)
     samples, by = count_text(report.manifest.samples, "sample"), "name" if report.by_name else "number"
     say(f"{dataset}: {fields} for {samples}, by {by}")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from packer import merge as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import PACKING
 from packer.cli.summary import split_lines
 from packer.cli.text import count_text
-from packer.merge import merge as run
 
 
 @click.command()
@@ -28,6 +28,6 @@ def merge(datasets: tuple[Path, ...], out: str, overwrite: bool) -> None:
     $ packer merge day1.packed day2.packed days.packed
     """
     with Progress() as watcher:
-        manifest = run(datasets, out, overwrite=overwrite, watcher=watcher)
+        manifest = verb.merge(datasets, out, overwrite=overwrite, watcher=watcher)
     shards = count_text(len(manifest.shards), "shard")
     say(f"{out}: {count_text(manifest.samples, 'sample')} in {shards}", *split_lines(manifest))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from packer import repack as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import conversion_options
 from packer.cli.summary import summary
 from packer.packing import ConvertOptions
-from packer.repack import repack as run
 
 
 @click.command()
@@ -37,5 +37,5 @@ def repack(dataset: Path, out: str, options: ConvertOptions, codecs: tuple[str, 
     $ packer repack rows.packed shuffled.packed --shuffle 7 --shard-size 256MiB
     """
     with Progress() as watcher:
-        report = run(dataset, out, options, codec=",".join(codecs) or None, seed=shuffle, watcher=watcher)
+        report = verb.repack(dataset, out, options, codec=",".join(codecs) or None, seed=shuffle, watcher=watcher)
     say(*summary(report))

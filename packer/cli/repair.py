@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from packer import repair as repairing
+from packer import repair as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.machine import processors
@@ -27,9 +27,9 @@ def repair(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> N
     $ packer repair div2k.packed
     $ packer repair div2k.packed lr=DIV2K/LR_x4 hr=DIV2K/HR
     """
-    manifest, _ = repairing.read_manifest_or_copy(dataset)
+    manifest, _ = verb.read_manifest_or_copy(dataset)
     options = with_usual(options, manifest)
     source = open_shown(sources, options, manifest) if sources else None
     with Progress() as watcher:
-        files = repairing.repair(dataset, source, watcher, processors(), options.limits)
+        files = verb.repair(dataset, source, watcher, processors(), options.limits)
     say(*[f"{file}: made again" for file in files] or [f"{dataset}: nothing is damaged"])

@@ -68,56 +68,53 @@ def write_page(
         limit: bytes that the samples may take in the page; if they take more, some are omitted at random.
         advance: called with 1 and the bytes of each sample that is done.
     """
-    manifest, fields = dataset.manifest, list(dataset.fields.values())
-    mean = max(manifest.raw_bytes / max(manifest.samples, 1), 1)
-    measured_samples = [
-        _read(dataset, number) for number in chosen_numbers(dataset, min(_SAMPLES, int(_BYTES / mean) or 1))
-    ]
-    all_views = choose_views(fields, measured_samples)
-    splits = {name: set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in manifest.splits}
-    items: dict[int, str] = {}
-    bytes_left = limit
-    for index in np.random.default_rng(0).permutation(len(numbers)).tolist():
-        number = numbers[index]
-        item = _item(
-            dataset,
-            number,
-            all_views,
-            [split_number for split_number, split_numbers in enumerate(splits.values()) if number in split_numbers],
-        )
-        bytes_left -= len(item)
-        if bytes_left < 0 and items:
-            break
-        items[index] = item
-        advance(1, len(item))
-    spreads = [measure_spread(field, measured_samples) for field in fields]
-    # NaN and infinities are rare: without any, their column is omitted.
-    heads = _HEADS if any(field_spread.not_finite for field_spread in spreads) else _HEADS[:-1]
-    rows = [
-        _row(manifest, field, field_spread)[: len(heads)] for field, field_spread in zip(fields, spreads, strict=True)
-    ]
+    manifest = dataset.manifest
+    mean_bytes = max(manifest.raw_bytes / max(manifest.samples, 1), 1)
+    measured_numbers = chosen_numbers(dataset, min(_SAMPLES, int(_BYTES / mean_bytes) or 1))
+    measured_samples = [_read(dataset, number) for number in measured_numbers]
+    all_views = choose_views(list(dataset.fields.values()), measured_samples)
+    items = _items(dataset, numbers, all_views, limit, advance)
+    are_all = len(measured_samples) == manifest.samples
     document = {
         "title": address.rstrip("/").rpartition("/")[2],
         "about": _about(dataset, len(items)),
-        "heads": heads,
-        "measured": "all samples"
-        if len(measured_samples) == manifest.samples
-        else f"{count_text(len(measured_samples), 'sample')}, evenly chosen",
-        "fields": [
-            {"cells": row, "counts": field_spread.counts} for row, field_spread in zip(rows, spreads, strict=True)
-        ],
+        "measured": "all samples" if are_all else f"{count_text(len(measured_samples), 'sample')}, evenly chosen",
+        **_field_table(dataset, measured_samples),
         "facts": facts(describe(address)),
         "shards": [[shard.file, f"{shard.samples:,}", size_text(shard.bytes)] for shard in manifest.shards],
-        "splits": list(splits),
+        "splits": list(manifest.splits),
         "classes": manifest.classes,
         "views": [{"kind": view.kind, "field": view.field} for view in all_views],
     }
     before, after = _TEMPLATE.read_text("utf-8").split(_GAP)
     with path.open("w", encoding="utf-8") as file:
         file.write(f'{before}{_json(document)[:-1]},"items":[')
-        file.write(",".join(items[index] for index in sorted(items)))
+        file.write(",".join(items))
         file.write(f"]}}{after}")
     return len(items)
+
+
+def _items(
+    dataset: PackedDataset,
+    numbers: Sequence[int],
+    all_views: Sequence[View],
+    limit: int,
+    advance: Callable[[int, int], None],
+) -> list[str]:
+    """Return what the page has of each sample, in their order; `limit` and `advance` as for `write_page`."""
+    manifest = dataset.manifest
+    splits = [set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in manifest.splits]
+    items: dict[int, str] = {}
+    bytes_left = limit
+    for index in np.random.default_rng(0).permutation(len(numbers)).tolist():
+        number = numbers[index]
+        item = _item(dataset, number, all_views, [n for n, members in enumerate(splits) if number in members])
+        bytes_left -= len(item)
+        if bytes_left < 0 and items:
+            break
+        items[index] = item
+        advance(1, len(item))
+    return [items[index] for index in sorted(items)]
 
 
 def _read(dataset: PackedDataset, number: int) -> Values:
@@ -157,6 +154,19 @@ def _about(dataset: PackedDataset, samples: int) -> str:
     large = [field.name for field in manifest.fields if field.name not in dataset.fields]
     omitted = f"; too large to draw: {', '.join(large)}" if large else ""
     return f"{count_text(manifest.samples, 'sample')} in {shards}, {size}; {all_of_them}{omitted}"
+
+
+def _field_table(dataset: PackedDataset, samples: Sequence[Values]) -> dict[str, Any]:
+    """Return the table of fields: its heads, and for each field its cells and the spread of some samples."""
+    fields = list(dataset.fields.values())
+    spreads = [measure_spread(field, samples) for field in fields]
+    # NaN and infinities are rare: without any, their column is omitted.
+    heads = _HEADS if any(spread.not_finite for spread in spreads) else _HEADS[:-1]
+    rows = [
+        {"cells": _row(dataset.manifest, field, spread)[: len(heads)], "counts": spread.counts}
+        for field, spread in zip(fields, spreads, strict=True)
+    ]
+    return {"heads": heads, "fields": rows}
 
 
 def _row(manifest: Manifest, field: Field, field_spread: Spread) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from packer import split as verb
 from packer.cli.logs import log_options, say
 from packer.cli.options import pair_parser
 from packer.cli.summary import split_lines
 from packer.packing import SPLIT
-from packer.split import split as run
 
 _RULE = f"{SPLIT}|CONDITION"
 
@@ -47,5 +47,5 @@ def split(dataset: str, rules: dict[str, str], by: str, seed: int) -> None:
     $ packer split images.packed 'train=train/*' 'valid=val/*'
     $ packer split images.packed small='width < 512' rare='label in 3,7'
     """
-    manifest = run(dataset, {name: rule or None for name, rule in rules.items()}, by=by, seed=seed)
+    manifest = verb.split(dataset, {name: rule or None for name, rule in rules.items()}, by=by, seed=seed)
     say(*split_lines(manifest) or [f"{dataset}: no splits"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from packer import stats as verb
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import fields_option
 from packer.cli.parts import part_option, parts_members, parts_text
@@ -15,8 +16,6 @@ from packer.format import Field, FieldStats, Manifest, ShardEntry, ValueStats
 from packer.format import manifest as manifests
 from packer.packing import JoinedParts, shards_left
 from packer.remote import whole
-from packer.stats import part_reports, statistics, statistics_part
-from packer.stats import save as save_statistics
 
 #: Arrays of this many axes, such as volumes and clips, or of more channels than this have one line.
 _AXES, _MOST_CHANNELS = 3, 256
@@ -49,7 +48,7 @@ def stats(dataset: str, fields: tuple[str, ...] | None, save: bool, part: str | 
         raise click.UsageError("--save keeps the statistics of all fields; leave --fields out")
     if save and part is not None:
         raise click.UsageError("--save keeps the statistics of the whole dataset; leave --part out")
-    reports = part_reports(dataset)
+    reports = verb.part_reports(dataset)
 
     def shards_needed(manifest: Manifest) -> Sequence[ShardEntry]:
         for name in fields or ():
@@ -62,9 +61,9 @@ def stats(dataset: str, fields: tuple[str, ...] | None, save: bool, part: str | 
         statistics_of = {field.name: manifest.stats[field.name] for field in chosen if field.name in manifest.stats}
         shards = shards_needed(manifest)
         if not manifest.stats and part is None:
-            statistics_of = statistics(folder, watcher, fields, reports)
+            statistics_of = verb.statistics(folder, watcher, fields, reports)
         elif not manifest.stats and part is not None:
-            statistics_part(folder, part, watcher, fields, reports)
+            verb.statistics_part(folder, part, watcher, fields, reports)
     document: dict[str, Any] = {"path": dataset, "samples": manifest.samples}
     if part is not None:
         document |= {"part": part, "shards": len(shards)}
@@ -73,7 +72,7 @@ def stats(dataset: str, fields: tuple[str, ...] | None, save: bool, part: str | 
         click.echo(json_text(document) if as_json else line)
         return
     if save and not manifest.stats:
-        save_statistics(dataset, statistics_of, manifest)
+        verb.save(dataset, statistics_of, manifest)
     joined = JoinedParts({}) if manifest.stats else reports.join(manifest)
     document |= {"fields": statistics_of, "parts": parts_members(joined)}
     lines = _lines(chosen, statistics_of)

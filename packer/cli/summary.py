@@ -79,8 +79,8 @@ def shards_text(sizes: Sequence[int]) -> str:
     """Return how many shards there are, and of what sizes: `1, of 12.3 MB`, `3, of 1.20 MB to 12.3 MB`."""
     if not sizes:
         return "none"
-    smallest = f"{len(sizes):,}, of {size_text(min(sizes))}"
-    return smallest if len(sizes) == 1 else f"{smallest} to {size_text(max(sizes))}"
+    smallest, largest = size_text(min(sizes)), size_text(max(sizes))
+    return f"{len(sizes):,}, of {smallest}" + ("" if smallest == largest else f" to {largest}")
 
 
 def shape_text(field: FieldSpec) -> str:

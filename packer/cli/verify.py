@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from packer import verify as checking
+from packer import verify as verb
 from packer.checking import Comparison, Damage, compare
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
@@ -21,7 +21,6 @@ from packer.format import manifest as manifests
 from packer.machine import processors
 from packer.packing import ConvertOptions, shards_left, with_usual
 from packer.remote import whole
-from packer.verify import VerifyReport, verify_part
 
 #: Damages shown to people.
 _MOST = 50
@@ -61,7 +60,7 @@ def verify(
         raise click.UsageError("give both --against and the sources to compare with, or neither")
     if part is not None and against:
         raise click.UsageError("--against compares the whole dataset; leave --part out")
-    reports = None if against else checking.part_reports(dataset)
+    reports = None if against else verb.part_reports(dataset)
 
     def files_needed(manifest: Manifest) -> Sequence[FileEntry]:
         shards = [manifest.shards[number] for number in shards_left(manifest, part, reports)]
@@ -72,7 +71,7 @@ def verify(
             folder = stack.enter_context(whole(dataset, watcher, files_needed))
             manifest = manifests.read(folder)
             arguments = watcher, processors(), reports
-            report = verify_part(folder, part, *arguments) if part else checking.verify(folder, *arguments)
+            report = verb.verify_part(folder, part, *arguments) if part else verb.verify(folder, *arguments)
         comparison = _compare(folder, sources, options) if against else None
     damages = [*report.damages, *(comparison.damages if comparison else [])]
     checked = {"files": report.files, "bytes": report.bytes, "frames": report.frames}
@@ -101,7 +100,7 @@ def _members(comparison: Comparison) -> dict[str, Any]:
     return {"fields": comparison.fields, "samples": comparison.samples, "besides": comparison.besides}
 
 
-def _lines(path: str, report: VerifyReport, damages: Sequence[Damage], comparison: Comparison | None) -> list[str]:
+def _lines(path: str, report: verb.VerifyReport, damages: Sequence[Damage], comparison: Comparison | None) -> list[str]:
     """Return a line for each damage, and for what was not compared; the last one says what was checked."""
     lines = [printable(str(damage)) for damage in damages[:_MOST]]
     if len(damages) > _MOST:

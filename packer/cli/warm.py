@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from packer import warm as warming
-from packer.cli.doctor import free_memory
+from packer import warm as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.text import size_text
 from packer.errors import UsageError
 from packer.format import manifest as manifests
+from packer.machine import free_memory
 from packer.remote import Mirror, is_url, whole
 
 
@@ -36,5 +36,5 @@ def warm(dataset: str) -> None:
             'beginning would be gone before the end is read; train without it, with Loader(..., shuffle="block")'
         )
     with Progress() as watcher, whole(dataset, watcher) as folder:
-        warming.warm(folder, watcher)
+        verb.warm(folder, watcher)
     say(f"{dataset}: {size_text(nbytes)} in memory")

@@ -53,7 +53,7 @@ class BasicsrWriter(Writer):
         if is_one and len(fields) > 1:
             raise UsageError(
                 f"{files.folder} is one LMDB folder, but there are the fields {', '.join(fields)}: name one of them "
-                f"with --field, or a folder without {_SUFFIX} for all"
+                f"with --fields, or a folder without {_SUFFIX} for all"
             )
         #: Where each field's folder lies below OUT, with a slash at its end.
         self._folders = {field: "" if is_one else f"{field}{_SUFFIX}/" for field in fields}

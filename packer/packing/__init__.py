@@ -4,6 +4,7 @@ from packer.packing.changing import changing, changing_dataset, explain_changes
 from packer.packing.commands import commands_of, taken_commands, usual_options, with_usual
 from packer.packing.commit import Change
 from packer.packing.cutting import ShardPlan, plan_shards
+from packer.packing.estimating import Estimate, FieldEstimate, estimate
 from packer.packing.examples import read_examples
 from packer.packing.framing import codec_by_field, codec_texts
 from packer.packing.inputs import (
@@ -62,7 +63,6 @@ from packer.packing.tasks import (
     make_report,
     read_blocks,
 )
-from packer.packing.trial import Estimate, FieldEstimate, estimate
 
 __all__ = [
     "LOCK",

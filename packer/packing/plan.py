@@ -1,7 +1,8 @@
 """The plan of a conversion: schema, codecs, which sample goes to which shard, and how large each file gets.
 
 It is made from headers. Some samples are read as well if codecs are to be chosen, or headers do not give all sizes.
-`trial.py` reads more of them: it says how large compressed files get, and how long packing takes. Nothing is written.
+`estimating.py` reads more of them: it says how large compressed files get, and how long packing takes. Nothing is
+written.
 """
 
 from __future__ import annotations

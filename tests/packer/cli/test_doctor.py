@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from packer.cli import doctor
-from packer.cli.doctor import Machine, findings, free_memory, machine_of
+from packer.cli.doctor import Machine, findings, machine_of
 from packer.codecs import compiling
 from packer.convert import convert
 from packer.format import manifest as manifests
+from packer.machine import free_memory
 
 GOOD = Machine(
     mount="/",
@@ -156,7 +156,7 @@ def test_the_mount_of_a_folder(tmp_path, monkeypatch):
 
 def test_the_limit_of_a_container(manifest, monkeypatch):
     """If the container may use less than the machine has, that is shown, and torch is held to its processors."""
-    monkeypatch.setattr(doctor, "memory", lambda: 500_000)
+    monkeypatch.setattr("packer.machine.memory", lambda: 500_000)
     assert free_memory() == 500_000
     limited = replace(GOOD, free=500_000, memory=500_000, processors=2, shared=2**34)
     found = {f.topic: f"{f.found} {f.advice}" for f in findings(manifest, limited)}

@@ -10,7 +10,7 @@ import pytest
 
 from packer.convert import ConvertOptions, convert
 from packer.packing import estimate, make_plan, open_source, read_examples
-from packer.packing.trial import TRIAL_RUN_BYTES, TRIAL_RUNS
+from packer.packing.estimating import TRIAL_RUN_BYTES, TRIAL_RUNS
 from packer.sources import SampleSource
 from packer.workers import Limits
 from readers import PackedDataset

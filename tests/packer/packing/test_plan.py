@@ -17,9 +17,9 @@ from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, ShardWriter, map_size
 from packer.packing import FieldSizes, field_sizes, make_plan
 from packer.packing.cutting import AUTO_SHARDS, AUTO_SMALLEST, GIB, cut_shards
+from packer.packing.estimating import estimate
 from packer.packing.examples import MOST_FILES, MOST_ROWS
 from packer.packing.remarks import remark_on_lengths
-from packer.packing.trial import estimate
 from packer.sources import Block, SampleSource, Source
 
 MIB = 2**20

@@ -1,4 +1,4 @@
-"""How large a dataset gets and how long packing takes: some samples are packed and dropped."""
+"""Estimates how large a dataset gets and how long packing takes: some samples are packed and dropped."""
 
 from __future__ import annotations
 
