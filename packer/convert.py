@@ -261,7 +261,7 @@ def _plan_for_parts(sources: Any, options: ConvertOptions, sharing: PlanSharing)
     rejected: list[Rejected] = []
     listing = sharing.list_files()  # before the files are opened: more may arrive
     job = plan_job(open_source(sources, options, rejected), options, rejected)
-    if not job.files.count:
+    if not job.files.are_there:
         raise UsageError(
             "a part is packed of files, and these are samples in memory: pack each part by itself, and merge"
         )

@@ -27,13 +27,12 @@ from packer.packing import (
     Job,
     Origin,
     Place,
-    SeenFiles,
     Shards,
     SourceFiles,
     changing_dataset,
     check_apart,
     digest_samples,
-    log_plan,
+    job_of,
     make_manifest,
     make_plan,
     open_source,
@@ -41,7 +40,6 @@ from packer.packing import (
     place_of,
     reading_limits,
     rewrite,
-    source_files,
     with_fields,
 )
 from packer.sources import (
@@ -175,12 +173,8 @@ def _plan_join(source: Source, options: ConvertOptions, place: Place, old: Manif
         for shard, entry in zip(plan.shards, old.shards, strict=True)
     ]
     plan = replace(plan, fields=fields, shards=tuple(shards))
-    log_plan(plan)
-    seen = None if in_memory else SeenFiles()
-    files, source_bytes = (
-        (SourceFiles(len(source), digest_samples(source)), 0) if in_memory else source_files(source.files(), seen=seen)
-    )
-    return Job(source, plan, replace(options, on_error="stop"), files, source_bytes, limits, seen)
+    job = job_of(plan, replace(options, on_error="stop"), limits)
+    return replace(job, files=SourceFiles(len(source), digest_samples(source))) if in_memory else job
 
 
 def _names(fields: Sequence[Field]) -> list[str]:

@@ -19,7 +19,6 @@ from packer.cli.text import count_text, json_text, listing, size_text, time_text
 from packer.codecs import codec_name
 from packer.errors import first_few
 from packer.format import MANIFEST
-from packer.machine import processors
 from packer.packing import (
     ConvertOptions,
     Estimate,
@@ -86,7 +85,7 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
         plan = make_plan(source, options.codec, options.shard_size, limits, watcher)
         splits = plan_splits(plan, options, lenient=bool(rejected))
         likely = estimate(plan, limits, watcher)
-    workers = max(processors() if options.workers is None else options.workers, 1)
+    workers = max(options.processes, 1)
     existing_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
     facts = {
         "disk_free": shutil.disk_usage(existing_folder).free,

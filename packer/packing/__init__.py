@@ -16,7 +16,7 @@ from packer.packing.inputs import (
     open_source,
     packed_folder,
 )
-from packer.packing.job import Job, Packed, fetch_rejected, log_plan, plan_job, plan_splits
+from packer.packing.job import Job, Packed, fetch_rejected, job_of, plan_job, plan_splits
 from packer.packing.manifest import check_output, make_manifest, named_files, read_manifest, totals
 from packer.packing.note import Note, shard_file
 from packer.packing.options import ConvertOptions, reading_limits
@@ -123,10 +123,10 @@ __all__ = [
     "finish_shard",
     "fit_source",
     "is_shuffled",
+    "job_of",
     "join_origins",
     "join_splits",
     "leaves",
-    "log_plan",
     "make_manifest",
     "make_plan",
     "make_report",

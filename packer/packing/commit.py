@@ -178,7 +178,7 @@ class Change:
         manifest, notes = self.manifest, read_notes(self.place)
         if overwrite is False and self._data is not None:
             raise exists_error(self.place)
-        if not note.files.count and not self._has_lock:
+        if not note.files.are_there and not self._has_lock:
             note = msgspec.structs.replace(note, token=secrets.token_hex(8))
         self.run = self.run_of(note, notes)
         files = self.place.files()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ from packer.packing.source_files import SeenFiles, SourceFiles, source_files
 from packer.packing.splits import Samples, make_splits
 from packer.packing.tasks import Make
 from packer.sources import SampleSource, Source
-from packer.workers import Limits, check_may_start
+from packer.workers import Limits
 
 _log = logging.getLogger(__name__)
 
@@ -170,17 +170,27 @@ def plan_job(source: Source, options: ConvertOptions, rejected: list[Rejected]) 
     if options.fields is not None and not in_memory:
         raise UsageError("fields is the schema of samples in memory, and files have their own; leave it out")
     limits = reading_limits(options, in_memory)
-    if limits is not None and options.executor is None:
-        check_may_start()  # before anything is written
     plan = make_plan(source, options.codec, options.shard_size, limits, options.watcher)
-    log_plan(plan)
+    job = job_of(plan, options, limits)
+    return replace(job, splits=plan_splits(plan, options, lenient=bool(rejected)), rejected=rejected)
+
+
+def job_of(plan: Plan, options: ConvertOptions, limits: Limits | None) -> Job:
+    """Return how the source of a plan is packed, its files as they are now; log the plan.
+
+    Args:
+        limits: as in `Job`.
+
+    Raises:
+        SourceError: a file is gone.
+    """
+    _log_plan(plan)
     seen = SeenFiles()
-    files, source_bytes = source_files(source.files(), seen=seen)
-    splits = plan_splits(plan, options, lenient=bool(rejected))
-    return Job(source, plan, options, files, source_bytes, limits, seen if files.count else None, splits, rejected)
+    files, source_bytes = source_files(plan.source.files(), seen=seen)
+    return Job(plan.source, plan, options, files, source_bytes, limits, seen if files.are_there else None)
 
 
-def log_plan(plan: Plan) -> None:
+def _log_plan(plan: Plan) -> None:
     """Log the remarks of a plan; with --verbose, its shards too."""
     for remark in plan.remarks:
         _log.info("%s", remark)

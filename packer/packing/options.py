@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from packer.codecs import parse_codec
 from packer.errors import UsageError
 from packer.format import FieldSpec
-from packer.machine import usual_memory
+from packer.machine import processors, usual_memory
 from packer.packing.framing import codec_texts
 from packer.packing.splits import Rule, parse_rules
 from packer.sources import SourceOptions
 from packer.watcher import NOBODY, Watcher
-from packer.workers import Limits
+from packer.workers import Limits, check_may_start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +90,20 @@ class ConvertOptions:
         """What reading one sample may take."""
         return Limits(self.read_seconds, self.read_bytes)
 
+    @property
+    def processes(self) -> int:
+        """How many processes pack; 0 is this one."""
+        return processors() if self.workers is None else self.workers
+
 
 def reading_limits(options: ConvertOptions, in_memory: bool = False) -> Limits | None:
-    """Return the limits of reading in other processes; None to read in this one."""
+    """Return the limits of reading in other processes; None to read in this one.
+
+    Raises:
+        UsageError: this process may not start others.
+    """
     if options.workers == 0 or (options.workers is None and in_memory):
         return None
+    if options.executor is None:
+        check_may_start()  # before anything is written
     return options.limits

@@ -18,7 +18,7 @@ from packer.packing.cutting import ShardPlan, cut_shards, plan_shards
 from packer.packing.examples import Examples, read_examples
 from packer.packing.framing import choose_codec, codec_by_field, lacks_digits, stored_field, with_digits
 from packer.packing.origin import Origin, origin_of
-from packer.packing.remarks import remark_on_jpegs, remark_on_lengths
+from packer.packing.remarks import remark_on_jpegs, remark_on_lengths, sample_text
 from packer.packing.sizes import FieldSizes, distinct, field_sizes, sample_bytes, sum_of
 from packer.sources import Source
 from packer.watcher import NOBODY, Watcher
@@ -105,7 +105,7 @@ def _check_sizes(source: Source, fields: Sequence[Field], sizes: Mapping[str, Fi
         size = sizes[field.name]
         number = int(distinct(size.bytes).argmax())
         if size.known and (field.is_ragged or not field.codec) and size.bytes[number] > MAX_CHUNK_BYTES:
-            sample = f"number {number}" if source.names is None else repr(source.names[number])
+            sample = sample_text(source, number)
             raise UsageError(
                 f"field {field.name!r} of sample {sample} has {size.bytes[number]:,} bytes, but {MAX_CHUNK_BYTES:,} is "
                 "the most; split the sample into several, or leave the field out"

@@ -20,6 +20,11 @@ from packer.sources import Source
 _KINDS_OF_LENGTHS = 16
 
 
+def sample_text(source: Source, number: int) -> str:
+    """Return a sample as messages name it."""
+    return f"number {number}" if source.names is None else repr(source.names[number])
+
+
 def remark_on_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str]:
     """Return a sentence for each field that has as many rows as another one in most samples, but not in all.
 
@@ -41,10 +46,9 @@ def remark_on_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[s
         if other is None or not 0 < len(differing[other]) <= len(source) / 2:
             continue
         number = int(differing[other][0])
-        sample = f"number {number}" if source.names is None else repr(source.names[number])
         remarks.append(
             f"{other} and {name} differ in length in {len(differing[other]):,} of {len(source):,} samples, such as "
-            f"{sample}: {lengths[other][number]:,} and {lengths[name][number]:,} rows"
+            f"{sample_text(source, number)}: {lengths[other][number]:,} and {lengths[name][number]:,} rows"
         )
     return remarks
 

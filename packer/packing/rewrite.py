@@ -29,7 +29,6 @@ from packer.format import (
     check_file,
     clear_errors,
 )
-from packer.machine import processors
 from packer.packing.commit import Change
 from packer.packing.manifest import shards_digest
 from packer.packing.note import Note, shard_file
@@ -166,7 +165,7 @@ def rewrite(
     makes = [shard for shard in shards if isinstance(shard, Make)]
 
     def digest_all() -> str:
-        return "" if command.files.count else _join([digest_samples(make.source, make.skip) for make in makes])
+        return "" if command.files.are_there else _join([digest_samples(make.source, make.skip) for make in makes])
 
     if change.find_published(command.note, digest_all):
         change.tidy((), when_done)
@@ -175,7 +174,7 @@ def rewrite(
     change.begin(command.note, command.overwrite)
     made = _finish_shards(change, command, shards)
     contents = finish(made)
-    digest: str | None = "" if command.files.count else _join([report.samples_digest for report in made.reports])
+    digest: str | None = "" if command.files.are_there else _join([report.samples_digest for report in made.reports])
     if command.is_idempotent:
         digest = None
     conclude(change, contents, command.bases, digest, when_done)
@@ -226,7 +225,7 @@ def _finish_shards(change: Change, command: Command, shards: Sequence[Keep | Lin
     links = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Link)}
     watcher = command.options.watcher
     finished = change.reports(ShardReport, {make.file_number for make in makes}) if makes else {}
-    if not command.files.count:
+    if not command.files.are_there:
         finished = {number: finished[number] for number in _find_same(change, makes, finished)}
     todo = [make for make in makes if make.file_number not in finished]
     _warn_of_full_disk(change.place, sum(make.shard.file_bytes for make in todo))
@@ -261,10 +260,10 @@ def pack_shards(change: Change, command: Command, makes: Sequence[Make]) -> Iter
     # Workers of an executor may have another working directory.
     output = LocalPlace(place.path.absolute()) if options.executor and isinstance(place, LocalPlace) else place
     tasks = [
-        ShardTask(make, output, change.run, command.fields, options.map_limit, is_digested=not command.files.count)
+        ShardTask(make, output, change.run, command.fields, options.map_limit, is_digested=not command.files.are_there)
         for make in makes
     ]
-    workers = 0 if command.limits is None else options.workers or processors()
+    workers = 0 if command.limits is None else options.processes
     return run_tasks(tasks, options.watcher, workers, command.limits, options.executor)
 
 

@@ -38,6 +38,11 @@ class SourceFiles(msgspec.Struct, frozen=True, array_like=True):
     last: str = ""
     last_ns: int = 0
 
+    @property
+    def are_there(self) -> bool:
+        """Return whether there are any: samples in memory have none, and are compared themselves."""
+        return self.count > 0
+
     def difference(self, other: SourceFiles) -> str | None:
         """Return what is known of the files that have changed, in words; None if nothing is."""
         changed = max(self, other, key=lambda files: files.last_ns) if self.last != other.last else other

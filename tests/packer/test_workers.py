@@ -15,7 +15,9 @@ import pytest
 
 from packer import workers
 from packer.convert import ConvertOptions, convert
+from packer.drop import drop
 from packer.errors import ResourceError, UsageError
+from packer.join import join
 from packer.workers import Limits, memory_within
 
 
@@ -44,12 +46,19 @@ def in_a_daemon(make):
 )
 @pytest.mark.parametrize("codec", ["auto", "none"])
 def test_a_daemon_is_told_what_it_can_do(tmp_path, codec):
-    """It may have no children: the error says so and names workers=0, with which it packs by itself."""
-    samples = [{"x": np.arange(1000)}] * 3
+    """It may have no children: an error before anything is written names workers=0, with which it packs by itself."""
+    samples = [{"x": np.arange(1000), "y": 1}] * 3
     said = in_a_daemon(lambda: convert(samples, tmp_path / "a", codec=codec, workers=2))
     assert said.startswith(f"{UsageError.__name__}: this process is a daemon")
     assert "workers=0" in said
     assert in_a_daemon(lambda: convert(samples, tmp_path / "a", codec=codec, workers=0).samples) == "3"
+    for change in (
+        lambda: drop(tmp_path / "a", ["y"], workers=2),
+        lambda: join(tmp_path / "a", [{"z": 1}] * 3, codec=codec, workers=2),
+    ):
+        said = in_a_daemon(change)
+        assert said.startswith(f"{UsageError.__name__}: this process is a daemon")
+    assert not (tmp_path / "a/unfinished").exists()
 
 
 #: Takes and frees 24 MB again and again; prints how many bytes were mapped for that.
