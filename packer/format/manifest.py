@@ -450,6 +450,11 @@ def data_entry(file: str, data: bytes) -> FileEntry:
     return FileEntry(file=file, bytes=len(data), digest=xxhash.xxh3_128_hexdigest(data))
 
 
+def file_entry(file: str, path: Path) -> FileEntry:
+    """Return the entry of a file of the dataset that lies at a path for now."""
+    return FileEntry(file=file, bytes=path.stat().st_size, digest=file_digest(path))
+
+
 def file_digest(path: Path) -> str:
     """Return the xxh3-128 of a file's bytes, in hex."""
     digest = xxhash.xxh3_128()

@@ -42,7 +42,7 @@ from packer.format import (
     FileEntry,
     Manifest,
     data_entry,
-    file_digest,
+    file_entry,
     write_names,
 )
 from packer.format import manifest as manifests
@@ -287,7 +287,7 @@ class Change:
         name = self.name("names", "lmdb")
         draft = self.place.draft(name)
         write_names(draft, names)
-        entry = FileEntry(file=name, bytes=draft.stat().st_size, digest=file_digest(draft))
+        entry = file_entry(name, draft)
         self.place.put_draft(draft, name)
         return entry
 

@@ -184,13 +184,13 @@ def job_of(plan: Plan, options: ConvertOptions, limits: Limits | None) -> Job:
     Raises:
         SourceError: a file is gone.
     """
-    _log_plan(plan)
+    log_plan(plan)
     seen = SeenFiles()
     files, source_bytes = source_files(plan.source.files(), seen=seen)
     return Job(plan.source, plan, options, files, source_bytes, limits, seen if files.are_there else None)
 
 
-def _log_plan(plan: Plan) -> None:
+def log_plan(plan: Plan) -> None:
     """Log the remarks of a plan; with --verbose, its shards too."""
     for remark in plan.remarks:
         _log.info("%s", remark)

@@ -24,7 +24,7 @@ from packer.format import (
     ShardWriter,
     check_file,
     clear_errors,
-    file_digest,
+    file_entry,
     shard_totals,
 )
 from packer.packing.cutting import ShardPlan
@@ -340,6 +340,6 @@ def make_report(path: Path, fields: Sequence[Field], file: str) -> ShardReport:
         header = shard.header()
         columns = shard_totals([shard.index(number, field, header.samples) for number, field in enumerate(fields)])
         index = shard.index_digest()
-    size, digest = path.stat().st_size, file_digest(path)
-    entry = ShardEntry(file=file, bytes=size, digest=digest, samples=header.samples, index=index)
+    entry = file_entry(file, path)
+    entry = ShardEntry(**msgspec.structs.asdict(entry), samples=header.samples, index=index)
     return ShardReport(header.shard, entry, columns, {})

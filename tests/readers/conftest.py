@@ -13,7 +13,7 @@ from made_datasets import make_plain, put_manifest
 from numpy.typing import NDArray
 
 from packer.codecs import Buffer, FrameCodec, Frames
-from packer.format import Field, FieldSpec, FileEntry, Manifest, ShardWriter, file_digest, total_of, write_names
+from packer.format import Field, FieldSpec, Manifest, ShardWriter, file_entry, total_of, write_names
 from packer.format import manifest as manifests
 from packer.packing import make_report
 from packer.writer import DatasetWriter
@@ -51,9 +51,7 @@ def build(
         samples=sum(entry.samples for entry in entries),
         fields=tuple(fields),
         shards=tuple(entries),
-        names=None
-        if names is None
-        else FileEntry(file=table.name, bytes=table.stat().st_size, digest=file_digest(table)),
+        names=None if names is None else file_entry(table.name, table),
         columns={field.name: total_of(report.columns[field.name] for report in reports) for field in fields},
         origin={},
     )

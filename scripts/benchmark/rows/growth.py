@@ -22,7 +22,7 @@ import torch
 from benchmark.measuring import Figures, Row
 from benchmark.store import Arrays, Bench
 from packer.append import append
-from packer.format import ColumnTotals, FileEntry, Manifest, manifest, write_names
+from packer.format import ColumnTotals, Manifest, manifest, write_names
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 
@@ -75,7 +75,7 @@ def named_rows(path: Path, bench: Bench, rows: int) -> None:
     whole = linked(path, bench.files(named_shard, suffix=".packed"), rows // NAMED)
     table = path / "names.lmdb"
     write_names(table, [f"{number:010}".encode() for number in range(rows)])
-    entry = FileEntry(file=table.name, bytes=table.stat().st_size, digest=manifest.file_digest(table))
+    entry = manifest.file_entry(table.name, table)
     put_manifest(path, msgspec.structs.replace(whole, names=entry))
 
 
