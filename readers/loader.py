@@ -165,17 +165,15 @@ class Loader(DataLoader[Any]):
         _refuse_others(others)
         dataset, subset = _without_subsets(dataset)
         _check_dataset(dataset)
-        if as_numpy and device is not None:
-            raise UsageError("as_numpy and device do not go together: numpy arrays are in main memory; leave out one")
-        self._given_rank, self._given_nodes = _given_rank(rank, world_size, mesh), nodes
-        check_count("prefetch", prefetch)
-        check_count("repeat", repeat)
-        check_seed(seed)
         check_flags(
             "Loader", drop_last=drop_last, pin_memory=pin_memory, as_numpy=as_numpy, channels_last=channels_last
         )
+        check_count("prefetch", prefetch)
+        check_count("repeat", repeat)
+        check_seed(seed)
         check_choice("on_error", on_error, ("stop", "skip"))
-        drop_last, prefetch = bool(drop_last), int(prefetch)  # torch and deques take no values of numpy
+        if as_numpy and device is not None:
+            raise UsageError("as_numpy and device do not go together: numpy arrays are in main memory; leave out one")
         # How batches are read, and into what memory.
         source = dataset._source
         self.on_error = on_error
@@ -183,25 +181,35 @@ class Loader(DataLoader[Any]):
         self.as_numpy, self.channels_last = as_numpy, channels_last
         self.device = None if device is None else resolve_device(device)
         self.threads = count_threads(threads, source, repeat * len(dataset if subset is None else subset))
-        self.prefetch = prefetch
+        self.prefetch = int(prefetch)  # deques take no numbers of numpy
         on_gpu = self.device is not None and self.device.type == "cuda"
         # Called last, and only if needed: on a machine with a GPU the call alone spoils forking.
         self._pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
         self._collate = None if collate_fn is default_collate else collate_fn
         self._call_threads = None if threads == "auto" else self.threads
         self._use_transforms(source)
-        # Which samples come when; torch's DataLoader gets the same as samplers.
+        # Which samples come when.
         self._seed = seed
+        self._given_rank, self._given_nodes = _given_rank(rank, world_size, mesh), nodes
         self._make_order: Callable[[int], Order] | None = None
-        for_torch: dict[str, Any] = {"pin_memory": pin_memory, "collate_fn": self._collate}
-        if batch_sampler is not None:
+        if batch_sampler is None:
+            self._make_order = partial(make_order, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
+            samplers = self._share_order(source, batch_size, bool(drop_last))
+        else:
             excluded = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
             _check_batch_sampler(subset, any(excluded) or self._given_rank is not None)
             self.share = Share(1)
             self._position = Position(BatchOrder(batch_sampler, len(dataset), seed))
-            super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), **for_torch)
-            return
-        self._make_order = partial(make_order, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
+            samplers = {"batch_sampler": batch_sampler}
+        super().__init__(dataset, pin_memory=pin_memory, collate_fn=self._collate, **samplers)
+        if batch_sampler is None:
+            # torch made it from the sampler of this rank. Frameworks share the batches of this one among the ranks.
+            common = EpochSampler(self._position, Share(self.share.batch_size))
+            vars(self)["batch_sampler"] = EpochBatchSampler(common, self.share.batch_size, self.share.drop_last)
+
+    def _share_order(self, source: AnySource, batch_size: int, drop_last: bool) -> dict[str, Any]:
+        """Make the order and take this rank's share of it; return the same as arguments of torch's DataLoader."""
+        assert self._make_order is not None, "no batch_sampler is given"
         check_count("batch_size", batch_size)
         batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
         self.share = Share(batch_size, *(self._given_rank or present_rank()), drop_last)
@@ -213,11 +221,11 @@ class Loader(DataLoader[Any]):
                 f"an epoch has no batch: drop_last=True leaves out the only one, which has {len(self.order):,} samples "
                 f"of {self.share.global_batch_size:,}; take smaller batches"
             )
-        own_sampler, common_sampler = (EpochSampler(self._position, share) for share in (self.share, Share(batch_size)))
-        super().__init__(dataset, batch_size, sampler=own_sampler, drop_last=drop_last, **for_torch)
-        # torch would make it from `own_sampler`; frameworks that take batches from it share them among the ranks
-        # themselves.
-        vars(self)["batch_sampler"] = EpochBatchSampler(common_sampler, batch_size, drop_last)
+        return {
+            "batch_size": batch_size,
+            "sampler": EpochSampler(self._position, self.share),
+            "drop_last": drop_last,
+        }
 
     @property
     def _source(self) -> AnySource:
