@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Mapping
@@ -11,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format import MANIFEST, Manifest, encode_constants, same_constants
 from packer.packing.manifest import check_output, read_manifest
 from packer.packing.options import ConvertOptions, reading_limits
-from packer.packing.origin import Origin, classes_of, meanings_of, origin_of
+from packer.packing.origin import Origin, attributes_of, classes_of, meanings_of, origin_of
 from packer.packing.places import LocalPlace, Place, place_of
 from packer.packing.rejected import Rejected, read_rejected
 from packer.remote import local_inputs
@@ -29,6 +30,8 @@ from packer.sources import (
     open_sources,
 )
 from packer.watcher import NOBODY
+
+_log = logging.getLogger(__name__)
 
 
 def open_source(
@@ -114,6 +117,8 @@ def fit_source(source: Source, like: Manifest) -> Source:
 def check_meanings(like: Manifest, origin: Origin, samples: int, where: str) -> None:
     """Raise UsageError if a number stands for something else than in a dataset: a class, a category, or a time.
 
+    Other attributes of fields that differ, such as units, are logged, as `convert` does of files.
+
     Args:
         origin: of the samples that are to be joined with those of the dataset.
         where: what has the samples, in words.
@@ -133,6 +138,9 @@ def check_meanings(like: Manifest, origin: Origin, samples: int, where: str) -> 
                 f"{where}: numbers of field {field.name!r} stand for {shown[0]}, but for {shown[1]} in the dataset; "
                 "convert all sources as one, or write the column as text"
             )
+    old, new = attributes_of(like.origin, like.samples), attributes_of(origin, samples)
+    if differing := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+        _log.info("%s has other attributes of fields than the dataset: %s", where, first_few(differing))
 
 
 def constants_error(where: str) -> UsageError:

@@ -122,6 +122,17 @@ def meanings_of(origin: Origin, samples: int) -> dict[str, str | list[str]]:
     return meanings
 
 
+def attributes_of(origin: Origin, samples: int) -> dict[str, Any]:
+    """Return the attributes of arrays that are fields, such as `units of time`, of the first part that has any."""
+    for level in levels(origin, samples):
+        fields = {name: _mapping(attributes) for name, attributes in _mapping(level.get("fields")).items()}
+        if any(fields.values()):
+            return {
+                f"{key} of {name}": value for name, attributes in fields.items() for key, value in attributes.items()
+            }
+    return {}
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 
+import h5py
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -75,6 +76,22 @@ def test_numbers_that_stand_for_something_else_are_refused(tmp_path, kinds, unit
         append(tmp_path / "a", tmp_path / "b.parquet", workers=0)
     with pytest.raises(UsageError, match=f"the source: numbers of field {reason}"):
         convert(tmp_path / "b.parquet", tmp_path / "c", like=tmp_path / "a", workers=0)
+
+
+def test_attributes_that_differ_are_said(tmp_path, caplog):
+    """`merge` and `append` log which: a time may count from another day, and stored numbers have another scale."""
+    for name, day in (("a", "2000-01-01"), ("b", "2001-01-01")):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["time"] = np.arange(3.0)
+            file["time"].attrs.update(units=f"days since {day}", calendar="standard")
+        convert(tmp_path / f"{name}.h5", tmp_path / name, workers=0)
+    caplog.set_level("INFO", "packer")
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+    append(tmp_path / "a", tmp_path / "b.h5", workers=0)
+    said = [
+        text for text in caplog.messages if "has other attributes of fields than the dataset: units of time" in text
+    ]
+    assert len(said) == 2
 
 
 def test_lost_statistics_are_told(tmp_path, two, caplog):
