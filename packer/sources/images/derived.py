@@ -216,6 +216,10 @@ class PatchSource(DerivedSource):
         remark = f"{len(self):,} patches of {size} pixels are cut from {len(source):,} images"
         if left := len(source) - len(cut):
             remark += f"; {left:,} images are smaller than that and skipped"
+        if cropped := int(((sides[cut] - size) % stride).any(axis=1).sum()):
+            remark += f"; of {cropped:,} images, pixels at the right or bottom edge are in no patch"
+        if stride > size and (grid[cut] > 1).any():
+            remark += "; pixels between patches are in none"
         self.remarks = [*source.remarks, remark]
 
     def __len__(self) -> int:

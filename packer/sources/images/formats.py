@@ -26,6 +26,7 @@ from packer.sources.images.options import ImageOptions, reading_of
 from packer.sources.images.pixels import (
     CHANNELS,
     COLOUR_KEY,
+    COLOURS,
     FEW_BITS,
     PROFILE,
     TURNS,
@@ -161,10 +162,14 @@ def _decode(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
     options.check_size(checked.header.width, checked.header.height)
     image = png.decode(checked, as_index=options.palette == "index")
     image = convert(image, options.mode, png.transparent_colour(checked)) if options.mode else image
-    if not (options.orient and checked.header.exif):
+    if not options.orient:
         return image
     with pillow.quiet():
-        return oriented(image, turn_in(checked.header.exif))
+        if turn_in(checked.exif_behind) in TURNS:
+            raise SourceError(
+                "has its orientation tag (EXIF) behind the pixels, where --orient does not see it in time"
+            )
+        return oriented(image, turn_in(checked.header.exif)) if checked.header.exif else image
 
 
 def as_image(value: Any, field: str) -> EncodedImage | None:
@@ -277,10 +282,13 @@ def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
     if options.mode:
         channels = CHANNELS[options.mode]
     dtype = "uint16" if header.depth == 16 else "uint8"
-    if header.profile and not is_srgb(
-        inflated(header.profile), "L" if header.colour in (png.GRAY, png.GRAY_ALPHA) else "RGB"
-    ):
-        notes.append(PROFILE)
+    if header.code_points:  # the first of these that is there holds
+        notes += [] if header.code_points == png.SRGB_POINTS else [COLOURS]
+    elif header.profile:
+        mode = "L" if header.colour in (png.GRAY, png.GRAY_ALPHA) else "RGB"
+        notes += [] if is_srgb(inflated(header.profile), mode) else [PROFILE]
+    elif header.gamma and not header.intent:
+        notes += [] if int.from_bytes(header.gamma, "big") in png.SRGB_GAMMAS else [COLOURS]
     turn = turn_in(header.exif) if header.exif else 1
     oriented = oriented_header(header.height, header.width, channels, dtype, notes, turn, options)
     return oriented._replace(has_palette=header.colour == png.PALETTE)

@@ -334,6 +334,8 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
         yield tiff.GEO
     if tiff.NO_DATA in tags:
         yield tiff.NO_VALUE
+    if tiff.GDAL in tags and tiff.is_scaled(tags[tiff.GDAL]):
+        yield tiff.SCALED
 
 
 def _turn_of(image: Image.Image) -> int:

@@ -36,6 +36,7 @@ SEVERAL = (
     "further pictures in the file (MPO of phones and cameras: gain maps, depth, stereo) are not packed, its first is"
 )
 PROFILE = "its colour profile (ICC) is not sRGB: values are packed as they are, the profile is not kept"
+COLOURS = "its colours (cICP, gAMA) are not sRGB: values are packed as they are, what says so is not kept"
 CMYK = "CMYK is turned into other colours by Pillow; codec jpeg stores their pixels, not the files"
 
 #: How many colours show whether a profile is that of sRGB, how far it may move them on average; most bytes of one.

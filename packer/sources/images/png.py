@@ -40,8 +40,10 @@ SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGBA: 4}
 #: Bytes of the one transparent colour (tRNS) of images without alpha or palette.
 _KEY_BYTES = {GRAY: 2, RGB: 6}
 
-#: Chunks beside the pixels whose bytes the header has.
-_KEPT = (b"eXIf", b"iCCP")
+#: Chunks beside the pixels whose bytes the header has, and under which name.
+_KEPT = {b"eXIf": "exif", b"iCCP": "profile", b"cICP": "code_points", b"sRGB": "intent", b"gAMA": "gamma"}
+#: What cICP holds of sRGB, and gAMA of what looks like it: 100,000 by 2.2, give or take a twentieth.
+SRGB_POINTS, SRGB_GAMMAS = bytes((1, 13, 0, 1)), range(43_200, 47_800)
 _CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _BEFORE_PIXELS = (b"IHDR", b"PLTE", b"tRNS")
 #: How the acTL chunk of an animation begins that has only one image.
@@ -89,7 +91,7 @@ class PngHeader(NamedTuple):
     Attributes:
         transparent: whether there is a tRNS chunk (colours marked as transparent).
         exif: what an eXIf chunk before the pixels holds; empty if there is none.
-        profile: what an iCCP chunk holds, likewise.
+        profile, code_points, intent, gamma: what the chunks iCCP, cICP, sRGB and gAMA hold, likewise.
     """
 
     width: int
@@ -100,6 +102,9 @@ class PngHeader(NamedTuple):
     transparent: bool = False
     exif: bytes = b""
     profile: bytes = b""
+    code_points: bytes = b""
+    intent: bytes = b""
+    gamma: bytes = b""
 
 
 class Png(NamedTuple):
@@ -109,6 +114,7 @@ class Png(NamedTuple):
         data: the whole file.
         pixels: data of the IDAT chunks.
         pixels_at: where these chunks start and stop in the file.
+        exif_behind: what an eXIf chunk after the pixels holds; empty if there is none.
     """
 
     header: PngHeader
@@ -117,6 +123,7 @@ class Png(NamedTuple):
     data: bytes
     pixels: list[memoryview]
     pixels_at: tuple[int, int]
+    exif_behind: bytes = b""
 
 
 def read_header(head: bytes, nbytes: int) -> PngHeader | None:
@@ -142,7 +149,7 @@ def read_header(head: bytes, nbytes: int) -> PngHeader | None:
 
 def _keeping(header: PngHeader, kind: bytes, body: bytes) -> PngHeader:
     """Return a header with what one of the chunks `_KEPT` holds."""
-    return header._replace(exif=body) if kind == b"eXIf" else header._replace(profile=body)
+    return header._replace(**{_KEPT[kind]: body})
 
 
 @functools.lru_cache
@@ -222,7 +229,7 @@ def check(data: bytes) -> Png:
         return Png(header, b"", b"", data, [view[_IHDR_END + 8 : pixels_at[1] - 4]], pixels_at)
     single: dict[bytes, bytes] = {}
     pixels: list[memoryview] = []
-    first = last = 0
+    first, last, exif_behind = 0, 0, b""
     for kind, start, stop in _chunks(data, nbytes):
         if stop > nbytes:
             raise _overlong(kind, start, stop - start - 12, nbytes)
@@ -238,6 +245,8 @@ def check(data: bytes) -> Png:
             single[kind] = data[start + 8 : stop - 4]
         elif kind in _KEPT and not pixels:
             header = _keeping(header, kind, data[start + 8 : stop - 4])
+        elif kind == b"eXIf":
+            exif_behind = data[start + 8 : stop - 4]
     if stop < nbytes:
         reason = f"{nbytes - stop:,} bytes follow IEND, where a PNG ends; save it as PNG again"
         raise SourceError(reason)
@@ -250,7 +259,7 @@ def check(data: bytes) -> Png:
         raise _damaged(f"a tRNS chunk of {len(alpha)} bytes; {_KEY_BYTES[header.colour]} are expected")
     if alpha is not None:
         header = header._replace(transparent=True)
-    return Png(header, palette, alpha or b"", data, pixels, (first, last))
+    return Png(header, palette, alpha or b"", data, pixels, (first, last), exif_behind)
 
 
 def _check_kind(kind: bytes, position: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -31,14 +32,17 @@ _GRAY_OR_RGB = ("MINISBLACK", "MINISWHITE", "RGB")
 #: Bits of `subfiletype` that say: a smaller copy, or a mask of transparent pixels.
 _REDUCED_OR_MASK = 1 | 4
 _ORIENTATION, _MULTIPLIED_ALPHA = 274, 1
-#: Tags of GeoTIFF: places of pixels on the earth; and of GDAL: the value that stands for missing ones.
-GEO_TAGS, NO_DATA = (33550, 33922, 34264, 34735), 42113
+#: Tags of GeoTIFF: places of pixels on the earth; and of GDAL: the value that stands for missing ones, and XML.
+GEO_TAGS, NO_DATA, GDAL = (33550, 33922, 34264, 34735), 42113, 42112
+#: How the XML of GDAL says that numbers are to be scaled.
+_SCALE = re.compile(r"role=\"(scale|offset)\"")
 
 # Remarks of the plan, as in `formats`.
 GEO = "where it lies on the earth (GeoTIFF) is not kept"
 LEVELS = "smaller copies of the image (overviews, thumbnails) and masks in the file are not packed"
 MULTIPLIED = "colours are stored multiplied by alpha, and stay so"
 INVERTED = "white is 0 in the file: values are inverted, so that black is 0"
+SCALED = "a scale or an offset (GDAL) says what its numbers stand for: they are packed as they are"
 NO_VALUE = "one value stands for missing ones (nodata of GDAL): it is packed as it is"
 
 
@@ -144,6 +148,7 @@ def _header(tiff: Any, as_index: bool) -> TiffHeader:
         INVERTED: photometric == "MINISWHITE" and dtype.startswith("uint"),
         GEO: any(tag in page.tags for tag in GEO_TAGS),
         NO_VALUE: NO_DATA in page.tags,
+        SCALED: GDAL in page.tags and is_scaled(page.tags[GDAL].value),
     }
     return TiffHeader(
         axes[:-2],
@@ -160,6 +165,11 @@ def _header(tiff: Any, as_index: bool) -> TiffHeader:
         tuple(note for note, holds in notes.items() if holds),
         0 if first.dataoffset is None else int(first.dataoffset + first.nbytes),
     )
+
+
+def is_scaled(description: Any) -> bool:
+    """Return whether the XML that GDAL keeps in a tag says that numbers are to be scaled."""
+    return _SCALE.search(str(description)) is not None
 
 
 def _check_pages(tiff: Any, pages: Any) -> None:

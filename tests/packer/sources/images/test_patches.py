@@ -56,6 +56,9 @@ def test_squares_are_the_pixels_at_their_places(pairs, stride):
     ]
     assert source.names == expected
     assert len(source) == len(values["hr"])
+    left = sum((2 * height - 16) % stride + (2 * width - 16) % stride > 0 for height, width in list(SIZES.values())[:3])
+    assert f"of {left} images, pixels at the right or bottom edge are in no patch" in source.remarks[-1]
+    assert ("pixels between patches are in none" in source.remarks[-1]) == (stride > 16)
     for i, label in enumerate(source.names):
         name, r, c = label.split("_")
         for field, scale in (("hr", 1), ("lr", 2)):

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from opened_sources import open_images
+from picture_files import chunk
 from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 
 from packer.errors import SourceError
 from packer.sources import Source
+from packer.sources.images.pixels import COLOURS as OTHER_COLOURS
 from packer.sources.images.pixels import NOT_TURNED, PROFILE, TURNED
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
@@ -127,3 +129,33 @@ def test_profiles_other_than_srgb_are_counted(tmp_path, suffix: str, data: bytes
     source = opened(tmp_path, f"a{suffix}", (tmp_path / f"a{suffix}").read_bytes())
     assert open_images({"x": str(tmp_path)}).remarks == ([f"field x, 2 files: {PROFILE}"] if said else [])
     assert len(source) == 1
+
+
+@pytest.mark.parametrize(
+    ("chunks", "said"),
+    [
+        ({b"gAMA": struct.pack(">I", 100_000)}, True),
+        ({b"gAMA": struct.pack(">I", 45_455)}, False),
+        ({b"gAMA": struct.pack(">I", 100_000), b"sRGB": b"\0"}, False),
+        ({b"cICP": bytes((9, 16, 0, 1)), b"sRGB": b"\0"}, True),
+        ({b"cICP": bytes((1, 13, 0, 1)), b"gAMA": struct.pack(">I", 100_000)}, False),
+    ],
+)
+def test_colours_of_png_other_than_srgb_are_counted(tmp_path, chunks: dict[bytes, bytes], said: bool) -> None:
+    """Linear light and HDR: the first chunk of cICP, iCCP, sRGB and gAMA that is there decides; values stay."""
+    info, file = PngImagePlugin.PngInfo(), io.BytesIO()
+    for kind, body in chunks.items():
+        info.add(kind, body)
+    Image.fromarray(COLOURS[:, :, :3]).save(file, "PNG", pnginfo=info)
+    assert opened(tmp_path, "a.png", file.getvalue()).remarks == ([f"field x, 1 file: {OTHER_COLOURS}"] if said else [])
+
+
+def test_orient_refuses_a_tag_behind_the_pixels(tmp_path) -> None:
+    """The size of a PNG is taken from what stands before its pixels; without `--orient` they stay."""
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[274] = 6
+    Image.fromarray(COLOURS[:, :, :3]).save(file, "PNG")
+    data = file.getvalue()
+    opened(tmp_path, "a.png", data[:-12] + chunk(b"eXIf", exif.tobytes()[6:]) + data[-12:])
+    with pytest.raises(SourceError, match=r"a\.png: has its orientation tag \(EXIF\) behind the pixels"):
+        list(open_images({"x": str(tmp_path)}, orient=True).read())

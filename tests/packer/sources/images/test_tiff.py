@@ -23,8 +23,8 @@ GRAY, RGB = COLOURS[:, :, 0], COLOURS[:, :, :3]
 PAGES = np.random.default_rng(1).integers(0, 60000, (6, 32, 48), dtype=np.uint16)
 
 
-def made(pixels: np.ndarray, bits: int = 8, **tags: list[int]) -> bytes:
-    """A little-endian TIFF of one strip; `tags` are further shorts by `t<number>`."""
+def made(pixels: np.ndarray, bits: int = 8, **tags: list[int] | bytes) -> bytes:
+    """A little-endian TIFF of one strip; `tags` are further shorts, or texts, by `t<number>`."""
     height, width, *more = pixels.shape
     samples = more[0] if more else 1
     data = np.packbits(pixels, axis=1).tobytes() if bits == 1 else pixels.tobytes()
@@ -34,12 +34,14 @@ def made(pixels: np.ndarray, bits: int = 8, **tags: list[int]) -> bytes:
     file = bytearray(b"II*\0" + struct.pack("<I", 0) + data + bytes(len(data) % 2))
     directory = struct.pack("<H", len(entries))
     for tag, values in sorted(entries.items()):
-        packed = struct.pack(f"<{len(values)}H", *values)
+        packed = values if isinstance(values, bytes) else struct.pack(f"<{len(values)}H", *values)
         if len(packed) > 4:
             place = struct.pack("<I", len(file))
             file += packed
             packed = place
-        directory += struct.pack("<HHI", tag, 3, len(values)) + packed.ljust(4, b"\0")
+        directory += struct.pack("<HHI", tag, 2 if isinstance(values, bytes) else 3, len(values)) + packed.ljust(
+            4, b"\0"
+        )
     file[4:8] = struct.pack("<I", len(file))
     return bytes(file + directory + bytes(4))
 
@@ -73,6 +75,8 @@ MEANT: dict[str, tuple[np.ndarray, dict[str, Any], np.ndarray, str]] = {
     "colours of 16 bits": (RGB.astype("u2") * 200, {"bits": 16}, RGB.astype("u2") * 200, ""),
     "turned": (RGB, {"t274": [6]}, RGB, NOT_TURNED),
     "nodata": (GRAY, {"t42113": [48]}, GRAY, tiff.NO_VALUE),
+    "scale": (GRAY, {"t42112": b'<Item name="SCALE" sample="0" role="scale">0.1</Item>'}, GRAY, tiff.SCALED),
+    "scale of 16 bits": (WIDE, {"bits": 16, "t42112": b'role="offset"', "t262": [1]}, WIDE, tiff.SCALED),
     "GeoTIFF": (GRAY, {"t34735": [1, 1, 0, 0]}, GRAY, tiff.GEO),
 }
 
