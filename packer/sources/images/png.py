@@ -149,7 +149,8 @@ def read_header(head: bytes, nbytes: int) -> PngHeader | None:
 
 def _keeping(header: PngHeader, kind: bytes, body: bytes) -> PngHeader:
     """Return a header with what one of the chunks `_KEPT` holds."""
-    return header._replace(**{_KEPT[kind]: body})
+    kept: dict[str, Any] = {_KEPT[kind]: body}
+    return header._replace(**kept)
 
 
 @functools.lru_cache
