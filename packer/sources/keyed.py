@@ -199,7 +199,8 @@ def _names_of(texts: Sequence[str], names: Sequence[str]) -> list[str | None]:
         last[end] = None if end in last else name
     whole: dict[str, str | None] = {name: name for name in names}
     texts = [text.strip() for text in texts]
-    samples = [whole.get(text) or whole.get(stem(text)) for text in texts]
+    exact = whole.keys() & set(texts)  # which no other text names: v1 is v1, where v1.0 may be a version of it
+    samples = [text if text in exact else whole.get(stem(text)) if stem(text) not in exact else None for text in texts]
     if any(samples):
         return samples
     ends = [text.rpartition("/")[2] for text in texts]

@@ -112,6 +112,8 @@ def test_rows_and_samples_without_partner_are_named_or_left_out(folder: Path) ->
     report = convert(inputs, folder / "out", on_error="skip", workers=0)
     assert (report.samples, len(report.rejected)) == (2, 2)
     assert PackedDataset(folder / "out")[["a", "c"]]["x"].tolist() == [1, 3]
+    with pytest.raises(SourceError, match=r"row 0: id is 'a\.1', which is no sample; 1 of 4 rows"):  # a is the row of a
+        opened(folder, "id,x\na.1,7\na,1\nb,2\nc,3\n", *BESIDE)
 
 
 def test_two_columns_of_names_need_a_key(folder: Path) -> None:
