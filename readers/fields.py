@@ -22,7 +22,7 @@ from packer.errors import DamagedError
 from packer.format import ColumnIndex, Field, Located, Locator, Numbers, Scale, starts_of
 from readers.batch import Ragged, SharedTensors
 from readers.draws import Asked
-from readers.gather import MEMORY, TORCH_DTYPES, Allocate, Pool, fresh, shared, split_with_own_storage
+from readers.gather import MEMORY, TORCH_DTYPES, Allocate, Pool, as_values, fresh, shared, split_with_own_storage
 from readers.shards import Shards
 
 #: Gives a sample in words, by its number in the whole dataset, for messages.
@@ -350,6 +350,10 @@ class WholeReader(FieldReader):
         Raises:
             DamagedError: a frame cannot be decoded.
         """
+        if not self.is_ragged and allocate is None:
+            out = np.empty(len(located) * self._fixed_bytes, np.uint8)
+            self.places.decode(located, out)
+            return as_values(out, self._dtype, (len(located), *self._shape))
         flat = (allocate or fresh)(int(located.nbytes.sum()) if self.is_ragged else len(located) * self._fixed_bytes)
         self.places.decode(located, flat.numpy())
         if not self.is_ragged:

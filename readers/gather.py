@@ -73,6 +73,11 @@ def shared(nbytes: int) -> torch.Tensor:
     return fresh(0).set_(storage, 0, (nbytes,), (1,))
 
 
+def as_values(array: NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return memory of numpy as a tensor of a dtype and shape; views of numpy cost a fourth of torch's."""
+    return torch.from_numpy(array.view(_NUMPY_DTYPES[dtype]).reshape(shape))
+
+
 def split_with_own_storage(tensor: torch.Tensor, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
     """Return the parts of a tensor, of `sizes[i]` rows each, every part with a storage of its own; made one by one.
 
@@ -184,8 +189,7 @@ class Records:
             _threads.note(nbytes, time.perf_counter() - began)
         elif self._items is not None and allocate is None:
             records = self._items.take(elements) if self._count == 1 else self._items[elements]
-            # Views of numpy cost a fourth of torch's.
-            return torch.from_numpy(records.view(_NUMPY_DTYPES[dtype]).reshape(len(elements), *shape))
+            return as_values(records, dtype, (len(elements), *shape))
         elif self._length >= LONG_BYTES:
             out = (allocate or fresh)(nbytes)
             join(self._memory.numpy(), addresses, np.full(len(addresses), self._length), out.numpy())

@@ -7,8 +7,10 @@ expects, and any other number is a `ValueError`.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +31,8 @@ LEAST_SAVING = 1 / 16
 LEAST_LZ4_SAVING = 1 / 8
 #: An earlier stage hands on at most this many times the raw bytes (numbers widened, text of numbers).
 _MOST_BETWEEN = 16
+#: Places of frames that lie one after the other.
+_NOT_SAID = np.empty(0, np.int64)
 #: Bytes that are hashed by one call of machine code, about: Ctrl-C waits for its end.
 CALL_BYTES = 2**26
 
@@ -90,6 +94,7 @@ class FrameCodec:
         #: That one file of a clip holds.
         self.steps = GROUP_STEPS if self.is_h264 else 1
         self._digits: int | None = configs[0]["digits"] if first == DECIMAL else None
+        self._scale = 0.0 if self._digits is None else float(10**self._digits)
         coding = list(configs[1:] if first in (DECIMAL, H264, JPEG, PHOTO) else configs)
         self._stages = [make_stage(config) for config in coding]
         if self.is_photo and coding and coding[0]["id"] == "blosc":
@@ -209,29 +214,44 @@ class FrameCodec:
         restore_decimals(np.frombuffer(raw, f"<i{self.dtype.itemsize}"), self._digits, values)
         return flat_bytes(values)
 
-    def decode_frames(self, memory: memoryview, frames: Frames, out: NDArray[np.uint8]) -> None:
+    def decode_frames(self, memory: NDArray[np.uint8], frames: Frames, out: NDArray[np.uint8]) -> None:
         """Decode frames of `memory` into `out` (bytes,), C-contiguous; undo the filter if `frames` has their shapes.
 
         Raises:
             FrameError: a frame is damaged, or lies outside of the memory.
         """
+        loops = None if self._number is None else compiled.loading.loops()
+        # If the loops find a damaged frame, decoding by Python finds it again, and names it.
+        if loops is None or not self._decode_by_loops(loops, memory, frames, out):
+            self._decode_by_python(memory, frames, out)
+
+    def _decode_by_loops(
+        self, loops: ModuleType, memory: NDArray[np.uint8], frames: Frames, out: NDArray[np.uint8]
+    ) -> bool:
+        """Do as `decode_frames`; return whether all frames could be decoded."""
+        spans, sizes, places, shapes = frames
+        # The filter is undone while a frame is in the processor's cache.
+        channels = 0 if shapes is None else self._channels
+        heights = shapes[:, 0] if shapes is not None and channels else sizes
+        numbers = map(np.ascontiguousarray, (spans, sizes, _NOT_SAID if places is None else places, heights))
+        # This thread's own, and kept in this call: a process that ends forgets what its threads keep.
+        context = getattr(_of_thread, "context", None)
+        if context is None:
+            context = _of_thread.context = loops.ZstdContext()
+        settings = self.dtype.itemsize, channels, self._scale, context.address
+        if loops.decode(self._number, memory, *numbers, *settings, out) < len(sizes):
+            return False
+        if not channels:
+            self.undo_filter(out, shapes)
+        return True
+
+    def _decode_by_python(self, memory: NDArray[np.uint8], frames: Frames, out: NDArray[np.uint8]) -> None:
+        """Do as `decode_frames`, frame by frame."""
         spans, sizes, places, shapes = frames
         if places is None:
             places = sizes.cumsum() - sizes
-        loops = compiled.loading.loops() if self._number is not None else None
-        # A single frame of zstd is left to Python, which keeps its decoder; the loops would make one.
-        if loops is not None and (len(sizes) > 1 or self._number != compiled.CODECS["zstd"]):
-            # The filter is undone while a frame is in the processor's cache.
-            channels = 0 if shapes is None else self._channels
-            rows = sizes // np.maximum(shapes[:, 0], 1) if shapes is not None and channels else sizes
-            numbers = map(np.ascontiguousarray, (spans, sizes, places, rows))
-            data, scale = np.frombuffer(memory, np.uint8), 0.0 if self._digits is None else float(10**self._digits)
-            if loops.decode(self._number, data, *numbers, self.dtype.itemsize, channels, scale, out) == len(sizes):
-                if not channels:
-                    self.undo_filter(out, shapes)
-                return
-        # If the loops found a damaged frame, decoding by Python finds it again, and names it.
         began = time.perf_counter()
+        view = memory.data
         each = zip(spans.tolist(), sizes.tolist(), places.tolist(), strict=True)
         for number, ((start, end), size, place) in enumerate(each):
             # Slices of Python would count negative numbers from the end, and stop at the end.
@@ -240,10 +260,10 @@ class FrameCodec:
             try:
                 if self.keeps_files and end - start != size:
                     assert shapes is not None, "each frame holds one image, or steps of one clip"
-                    frame = file_of_frame(memory[start:end], size)
+                    frame = file_of_frame(view[start:end], size)
                     self._decode_picture(frame, shapes[number].tolist(), out[place : place + size])
                 else:
-                    out.data[place : place + size] = self.decode(memory[start:end], size)
+                    out.data[place : place + size] = self.decode(view[start:end], size)
             except ValueError as error:
                 raise FrameError(number, error) from None
         if self._number is not None:
@@ -269,6 +289,10 @@ class FrameCodec:
     @property
     def _name(self) -> str:
         return "+".join(stage.id for stage in self._stages)
+
+
+#: What a thread keeps from call to call: `context`, the `ZstdContext` of machine code.
+_of_thread = threading.local()
 
 
 def frame_hashes(memory: memoryview, spans: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -25,13 +25,7 @@ types: Any = numba.types  # numba's own annotations do not know that types can b
 _FUNCTIONS = {
     "lz4.block._block": ("LZ4_decompress_safe",),
     "numcodecs.blosc": ("blosc_decompress_ctx",),
-    "numcodecs.zstd": (
-        "ZSTD_createDCtx",
-        "ZSTD_decompressDCtx",
-        "ZSTD_findFrameCompressedSize",
-        "ZSTD_freeDCtx",
-        "ZSTD_getFrameContentSize",
-    ),
+    "numcodecs.zstd": ("ZSTD_decompressDCtx", "ZSTD_findFrameCompressedSize", "ZSTD_getFrameContentSize"),
     "xxhash._xxhash": ("XXH3_64bits",),
 }
 for _module, _names in _FUNCTIONS.items():
@@ -41,11 +35,11 @@ for _module, _names in _FUNCTIONS.items():
         # A name of our own: code in numba's cache calls functions by name.
         llvmlite.binding.add_symbol(f"packer_{_name}", ctypes.cast(getattr(_library, _name), ctypes.c_void_p).value)
 
+_zstd_library = ctypes.CDLL(str(import_module("numcodecs.zstd").__file__))
+
 _int, _long, _word64, _pointer, _double = types.int32, types.int64, types.uint64, types.intp, types.float64
 _lz4 = types.ExternalFunction("packer_LZ4_decompress_safe", _int(_pointer, _pointer, _int, _int))
 _blosc = types.ExternalFunction("packer_blosc_decompress_ctx", _int(_pointer, _pointer, _pointer, _int))
-_zstd_new = types.ExternalFunction("packer_ZSTD_createDCtx", _pointer())
-_zstd_free = types.ExternalFunction("packer_ZSTD_freeDCtx", _pointer(_pointer))
 _zstd_size = types.ExternalFunction("packer_ZSTD_getFrameContentSize", _long(_pointer, _pointer))
 _zstd_length = types.ExternalFunction("packer_ZSTD_findFrameCompressedSize", _pointer(_pointer, _pointer))
 _zstd = types.ExternalFunction("packer_ZSTD_decompressDCtx", _pointer(_pointer, _pointer, _pointer, _pointer, _pointer))
@@ -74,6 +68,23 @@ _STRETCH = 2048
 _MOST = 2**31 - 1
 #: Largest blosc block, in bytes, that is decoded here: that takes two buffers of its size.
 _MOST_SPARE = 2**22
+
+
+class ZstdContext:
+    """A decoder of zstd, for one thread at a time. To make one takes longer than to decode a small image.
+
+    Attributes:
+        address: of its state; 0 if there is no memory for it.
+    """
+
+    _make, _free = _zstd_library.ZSTD_createDCtx, _zstd_library.ZSTD_freeDCtx
+    _make.restype, _free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+    def __init__(self) -> None:
+        self.address: int = self._make() or 0
+
+    def __del__(self) -> None:
+        self._free(self.address)
 
 
 @njit
@@ -244,17 +255,67 @@ def _restore_decimals(ints: Any, scale: float, item: int) -> None:  # pragma: no
             some[i] = _bits(_STRANGE[some[i] - (least - 4)] if some[i] < least else some[i] / scale, item)
 
 
-@compiled.machine_code(_long(_long, _MEMORY, _SPANS, _NUMBERS, _NUMBERS, _NUMBERS, _long, _long, _double, _BYTES))
+@njit
+def _decode_frame(codec: int, frame: Any, out: Any, spare: Any, words: Any, context: int) -> bool:  # pragma: no cover
+    """Decode an encoded frame into `out`; return whether it could be.
+
+    Args:
+        codec, context: see `decode`.
+        spare, words: see `_decode_blosc`.
+    """
+    source, stored, size = frame.ctypes.data, len(frame), len(out)
+    if codec == _LZ4:
+        if stored < _LZ4_SIZE or _word(frame, 0) != size:
+            return False
+        return bool(_lz4(source + _LZ4_SIZE, out.ctypes.data, stored - _LZ4_SIZE, size) == size)
+    if codec == _BLOSC:
+        return bool(_decode_blosc(frame, out, spare, words, context))
+    # One frame, and one that says how much it holds.
+    if _zstd_length(source, stored) != stored or _zstd_size(source, stored) != size:
+        return False
+    return bool(_zstd(context, out.ctypes.data, size, source, stored) == size)
+
+
+@njit
+def _restore(values: Any, item: int, height: int, channels: int, scale: float) -> bool:  # pragma: no cover
+    """Undo the filter of the bytes of a frame; return whether it could be.
+
+    Args:
+        height: rows of the image.
+        item, channels, scale: see `decode`.
+    """
+    if scale:
+        if len(values) % item:
+            return False
+        if item == 4:
+            _restore_decimals(values.view(np.int32), scale, 4)
+        else:
+            _restore_decimals(values.view(np.int64), scale, 8)
+    if channels:
+        row = len(values) // item // max(height, 1)
+        if channels < 0 or row <= 0 or row % channels or len(values) != height * row * item:
+            return False
+        if item == 1:
+            _restore_photo(values, row, channels)
+        else:
+            _restore_photo(values.view(np.uint16), row, channels)
+    return True
+
+
+@compiled.machine_code(
+    _long(_long, _MEMORY, _SPANS, _NUMBERS, _NUMBERS, _NUMBERS, _long, _long, _double, _pointer, _BYTES)
+)
 def decode(
     codec: int,
     memory: Any,
     spans: Any,
     sizes: Any,
     places: Any,
-    rows: Any,
+    heights: Any,
     item: int,
     channels: int,
     scale: float,
+    context: int,
     out: Any,
 ) -> int:  # pragma: no cover
     """Decode frames, and undo their filter, `photo` or `decimal`.
@@ -264,66 +325,40 @@ def decode(
         memory: (bytes,) uint8, in which the frames lie.
         spans: first byte of each frame and the one after its last, (n, 2) int64.
         sizes: raw bytes of each, (n,) int64. A frame with as many stored bytes is not encoded.
-        places: where in `out` each is to begin, (n,) int64.
-        rows: bytes of a row of each, (n,) int64; anything if `channels` is 0.
+        places: where in `out` each is to begin, (n,) int64; one after the other if it is empty.
+        heights: rows of the image in each, (n,) int64; anything if `channels` is 0.
         item: bytes of a number: 1 or 2 if `photo` is to be undone, 4 or 8 if `decimal` is.
         channels: of a pixel if `photo` is to be undone; else 0.
         scale: 10**digits if `decimal` is to be undone; else 0.
+        context: address of a `ZstdContext` that no other thread uses meanwhile; LZ4 needs none.
         out: (bytes,) uint8.
 
     Returns:
         the number of the first frame that cannot be decoded, or n.
     """
-    source, target = memory.ctypes.data, out.ctypes.data
-    context = _zstd_new() if codec != _LZ4 else 0
     if codec != _LZ4 and not context:
         return 0
     spare = max(0, min(sizes.max(), len(out), _MOST_SPARE)) if codec == _BLOSC and len(sizes) else 0
     room, words = np.empty(spare, np.uint8), np.empty(spare // 8, np.uint64)
-    done = 0
-    while done < len(sizes):
-        start, end, size, place = spans[done, 0], spans[done, 1], sizes[done], places[done]
-        stored = end - start
-        if not (0 <= start <= end <= len(memory) and stored <= _MOST):
-            break
+    after = 0
+    for number in range(len(sizes)):
+        start, end, size = spans[number, 0], spans[number, 1], sizes[number]
+        place = places[number] if len(places) else after
+        if not (0 <= start <= end <= len(memory) and end - start <= _MOST):
+            return number
         if not (0 <= place <= len(out) and 0 <= size <= min(len(out) - place, _MOST)):
-            break
-        if stored == size:
-            _copy(target + place, source + start, size)
-        elif codec == _LZ4:
-            if stored < _LZ4_SIZE or _word(memory, start) != size:
-                break
-            if _lz4(source + start + _LZ4_SIZE, target + place, stored - _LZ4_SIZE, size) != size:
-                break
-        elif codec == _BLOSC:
-            if not _decode_blosc(memory[start:end], out[place : place + size], room, words, context):
-                break
-        else:
-            # One frame, and one that says how much it holds.
-            if _zstd_length(source + start, stored) != stored or _zstd_size(source + start, stored) != size:
-                break
-            if _zstd(context, target + place, size, source + start, stored) != size:
-                break
-        if scale and size and stored != size:
-            if size % item:
-                break
-            part = out[place : place + size]
-            if item == 4:
-                _restore_decimals(part.view(np.int32), scale, 4)
-            else:
-                _restore_decimals(part.view(np.int64), scale, 8)
-        if channels and size:
-            row = rows[done] // item
-            if row <= 0 or size % (row * item) or channels < 0 or row % channels:
-                break
-            if item == 1:
-                _restore_photo(out[place : place + size], row, channels)
-            else:
-                _restore_photo(out[place : place + size].view(np.uint16), row, channels)
-        done += 1
-    if context:
-        _zstd_free(context)
-    return done
+            return number
+        frame, raw = memory[start:end], out[place : place + size]
+        is_encoded = len(frame) != size
+        if not is_encoded:
+            _copy(raw.ctypes.data, frame.ctypes.data, size)
+        elif not _decode_frame(codec, frame, raw, room, words, context):
+            return number
+        # `decimal` is undone in encoded frames alone: in others it was not applied.
+        if size and not _restore(raw, item, heights[number], channels, scale if is_encoded else 0.0):
+            return number
+        after = place + size
+    return len(sizes)
 
 
 @compiled.machine_code(_long(_MEMORY, _SPANS, _HASHES))

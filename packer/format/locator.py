@@ -22,6 +22,9 @@ from packer.format.layout import MAX_CHUNK_BYTES
 from packer.format.open_shards import OpenShards
 from packer.format.schema import MAX_AXIS, Field
 
+#: Of the numbers in index arrays.
+_WORD = np.dtype("<i8")
+
 
 class Located:
     """Where some samples lie, or some frames: arrays with one entry each, which are sliced together.
@@ -122,6 +125,8 @@ class Locator:
         self._axes = field.ragged_axes
         self._shape = np.array([n or 0 for n in field.shape], np.int64)
         self._together = field.frame.samples or 1
+        # Those of samples of one shape, each in frames of its own, are not needed to find them.
+        self._has_raw_offsets = not field.codec or field.is_ragged or self._together > 1
         self._records: dict[int, NDArray[Any]] = {}
         self._open_shards = OpenShards.none_open(field, self.first, memory)
 
@@ -193,27 +198,28 @@ class Locator:
         self.open(numbers)
         field, count = self.field, len(numbers)
         shard = self.shard_of(numbers)
-        local = numbers - self.first[shard]
-        raw = self._raw_offsets(shard, local)
-        nbytes = raw[:, 1] - raw[:, 0]
+        local = numbers - self.first.take(shard)
         shape = np.empty((count, len(field.shape)), np.int64)
         shape[:] = self._shape
+        raw = self._raw_offsets(shard, local) if self._has_raw_offsets else None
+        nbytes = _repeated(self._fixed_bytes, count) if raw is None else raw[:, 1] - raw[:, 0]
         if self._axes:
             self._put_shapes(numbers, shard, local, nbytes, shape)
         if field.frame.samples is not None:
-            frame, frames = local if self._together == 1 else local // self._together, np.ones(count, np.int64)
+            frame, frames = local if self._together == 1 else local // self._together, _repeated(1, count)
         else:
             frame, frames = self._bands(numbers, shard, local, shape)
-        before, decoded, offsets = np.zeros(count, np.int64), nbytes, raw
-        if field.codec:
-            if self._together > 1:
-                begin, end = self._shared(numbers, shard, local, raw).T
-                before, decoded = raw[:, 0] - begin, end - begin
-            if field.frame.samples is not None:
-                offsets = self._words("frame_offsets", shard, frame, 2)
-            else:
-                ends = [self._words("frame_offsets", shard, number) for number in (frame, frame + frames)]
-                offsets = np.concatenate(ends, axis=1)
+        before, decoded = np.zeros(count, np.int64), nbytes
+        if raw is not None and field.codec and self._together > 1:
+            begin, end = self._shared(numbers, shard, local, raw).T
+            before, decoded = raw[:, 0] - begin, end - begin
+        if raw is not None and not field.codec:
+            offsets = raw
+        elif field.frame.samples is not None:
+            offsets = self._words("frame_offsets", shard, frame, 2)
+        else:
+            ends = [self._words("frame_offsets", shard, number) for number in (frame, frame + frames)]
+            offsets = np.concatenate(ends, axis=1)
         addresses = self._addresses(numbers, offsets)
         start, end = addresses[:, 0], addresses[:, 1]
         return Located(
@@ -290,7 +296,7 @@ class Locator:
             self._decode_shared(located, out)
             self.codec.undo_filter(out, located.shape)
         else:
-            self.decode_frames(self.frames(located), out)
+            self.decode_frames(located if self.field.frame.rows is None else self.frames(located), out)
 
     def decode_frames(self, frames: Located, out: NDArray[np.uint8], places: Numbers | None = None) -> None:
         """Decode frames into `out` (bytes,), each to its place (m,), or one after another.
@@ -303,7 +309,7 @@ class Locator:
         """
         shapes = frames.shape if self._together == 1 else None
         try:
-            self.codec.decode_frames(self._bytes.data, Frames(frames.spans, frames.decoded, places, shapes), out)
+            self.codec.decode_frames(self._bytes, Frames(frames.spans, frames.decoded, places, shapes), out)
         except FrameError as error:
             bad = frames[error.number : error.number + 1]
             index = self._open_shards.index_of(int(bad.shard[0]))
@@ -433,8 +439,15 @@ class Locator:
             return np.empty((0, count), np.int64)
         if count not in self._records:
             self._records[count] = items_of(self._bytes, 8 * count)  # a small array lies at any byte
-        words: NDArray[Any] = self._records[count][self._open_shards.arrays[array][shard] + 8 * first]
-        return words.view("<i8").reshape(-1, count)
+        words: NDArray[Any] = self._records[count][self._open_shards.arrays[array].take(shard) + 8 * first]
+        return words.view(_WORD).reshape(-1, count)
+
+
+def _repeated(value: int, count: int) -> Numbers:
+    """Return a number so many times, (count,); for one sample np.full takes longer."""
+    numbers = np.empty(count, np.int64)
+    numbers.fill(value)
+    return numbers
 
 
 def _samples_text(first: int, stop: int) -> str:

@@ -42,6 +42,11 @@ def numbers(values: Any) -> NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
+def as_memory(frames: bytes | bytearray) -> Bytes:
+    """Return memory in which frames lie, as `decode_frames` takes it."""
+    return np.frombuffer(frames, np.uint8)
+
+
 def as_bytes(arrays: Sequence[NDArray[Any]]) -> Bytes:
     """Return the bytes of arrays, joined in order."""
     return np.frombuffer(b"".join(array.tobytes() for array in arrays), np.uint8)

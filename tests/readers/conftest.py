@@ -135,11 +135,11 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             sizes.append(nbytes)
         return one(self, stored, nbytes)
 
-    def decode_frames(self: FrameCodec, memory: memoryview, frames: Frames, out: NDArray[np.uint8]) -> bool:
+    def decode_frames(self: FrameCodec, memory: NDArray[np.uint8], frames: Frames, out: NDArray[np.uint8]) -> None:
         sizes.extend(frames.sizes.tolist())
         inside.many = True
         try:
-            return many(self, memory, frames, out)
+            many(self, memory, frames, out)
         finally:
             inside.many = False
 

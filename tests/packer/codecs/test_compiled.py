@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from environment import HAS_TORCH
 from filelock import FileLock
-from stored_frames import mixed, stored
+from stored_frames import as_memory, mixed, stored
 
 import packer.codecs
 from packer.codecs import NAMED, FrameCodec, Frames, compiled, compiling, number_of, parse_codec
@@ -61,7 +61,7 @@ def decodes_right() -> bool:
     """Whether some frames are decoded to what they were."""
     one = stored("lz4", mixed(20))
     out = np.empty(len(one.wanted), np.uint8)
-    one.codec.decode_frames(memoryview(one.memory), one.frames, out)
+    one.codec.decode_frames(as_memory(one.memory), one.frames, out)
     return np.array_equal(out, one.wanted)
 
 
@@ -107,7 +107,7 @@ def test_what_loops_do_not_decode_is_no_reason_to_load_them(loading: Loading, co
     coder, values = FrameCodec(parse_codec(codec), np.dtype("u1")), np.zeros(1000, np.uint8)
     frame = bytes(coder.encode(values))
     frames = Frames(np.array([[0, len(frame)]]), np.array([1000]))
-    coder.decode_frames(memoryview(frame), frames, np.empty(1000, np.uint8))
+    coder.decode_frames(as_memory(frame), frames, np.empty(1000, np.uint8))
     assert loading.seconds == 0
 
 
@@ -121,7 +121,7 @@ def test_to_read_a_little_imports_no_compiler() -> None:
         codec = FrameCodec(NAMED["lz4"], np.dtype("u1"))
         frame = bytes(codec.encode(np.zeros(1000, np.uint8)))
         out = np.ones(1000, np.uint8)
-        codec.decode_frames(memoryview(frame), Frames(np.array([[0, len(frame)]]), np.array([1000])), out)
+        codec.decode_frames(np.frombuffer(frame, np.uint8), Frames(np.array([[0, len(frame)]]), np.array([1000])), out)
         assert not out.any()
         assert not {"numba", "llvmlite", "packer.codecs.loops"} & set(sys.modules)
     """
@@ -140,7 +140,7 @@ FRESH = """
     frame = bytes(codec.encode(np.ones(1000, np.uint8)))
     def decodes_right():
         out = np.zeros(1000, np.uint8)
-        codec.decode_frames(memoryview(frame), Frames(np.array([[0, len(frame)]]), np.array([1000])), out)
+        codec.decode_frames(np.frombuffer(frame, np.uint8), Frames(np.array([[0, len(frame)]]), np.array([1000])), out)
         return out.all() and (compiled.loading.found is not None or "numba" not in sys.modules)
     if not os.fork():
         compiled.LOOK_SECONDS = 0.0

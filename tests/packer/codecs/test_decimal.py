@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
-from stored_frames import as_bytes, numbers
+from stored_frames import as_bytes, as_memory, numbers
 
 from packer.append import append
 from packer.codecs import MOST_DIGITS, NAMED, FrameCodec, Frames, codec_name, digits_of, parse_codec
@@ -190,7 +190,7 @@ def test_frames_come_back(codec: str, dtype: str) -> None:
     ends, sizes = np.cumsum([len(frame) for frame in stored]), numbers([values.nbytes for values in raw])
     spans = np.stack([ends - [len(frame) for frame in stored], ends], axis=1).astype(np.int64)
     out = np.empty(int(sizes.sum()), np.uint8)
-    coder.decode_frames(memoryview(b"".join(stored)), Frames(spans, sizes), out)
+    coder.decode_frames(as_memory(b"".join(stored)), Frames(spans, sizes), out)
     assert np.array_equal(out, as_bytes(raw))
 
 
@@ -203,7 +203,7 @@ def test_half_a_value_is_an_error(dtype: str) -> None:
     coder = FrameCodec(with_digits(PLAIN[0]), np.dtype(dtype))
     with pytest.raises(ValueError, match="multiple"):
         coder.decode_frames(
-            memoryview(frame), Frames(numbers([[0, len(frame)]]), numbers([nbytes])), np.empty(nbytes, np.uint8)
+            as_memory(frame), Frames(numbers([[0, len(frame)]]), numbers([nbytes])), np.empty(nbytes, np.uint8)
         )
 
 

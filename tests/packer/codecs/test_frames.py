@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zstandard
 from numpy.typing import NDArray
-from stored_frames import LIES, OUTSIDE, Guarded, Stored, apart, as_bytes, lying, mixed, numbers, stored
+from stored_frames import LIES, OUTSIDE, Guarded, Stored, apart, as_bytes, as_memory, lying, mixed, numbers, stored
 from ways import handled
 
 from packer.codecs import NAMED, FrameCodec, FrameError, Frames, compiled, filters, parse_codec, stages
@@ -25,7 +25,7 @@ every_codec = pytest.mark.parametrize("codec", CODECS)
 def decode(one: Stored, out: Any, shapes: Any = None) -> None:
     """Decodes all frames, and undoes the filter if shapes are told."""
     frames = one.frames if shapes is None else one.frames._replace(shapes=numbers(shapes))
-    one.codec.decode_frames(memoryview(one.memory), frames, out)
+    one.codec.decode_frames(as_memory(one.memory), frames, out)
 
 
 # ---------------------------------------------------------------- good frames
@@ -43,7 +43,7 @@ def test_every_codec_decodes_many_frames(codec: str, count: int) -> None:
     spans = np.stack([ends - [len(frame) for frame in frames], ends], axis=1).astype(np.int64)[::-1]
     out = np.zeros(sum(values.nbytes for values in raw), np.uint8)
     sizes = numbers([values.nbytes for values in raw[::-1]])
-    coder.decode_frames(memoryview(b"".join(frames)), Frames(spans, sizes), out)
+    coder.decode_frames(as_memory(b"".join(frames)), Frames(spans, sizes), out)
     assert np.array_equal(out, as_bytes(raw[::-1]))
 
 
@@ -107,7 +107,7 @@ def test_machine_code_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest
     monkeypatch.setattr(compiled.loading, "loops", lambda: SimpleNamespace(decode=None))
     coder, values = FrameCodec(parse_codec(codec), np.dtype("u2")), np.arange(400, dtype=np.uint16) // 9
     frame, out = bytes(coder.encode(values)), np.empty(800, np.uint8)
-    coder.decode_frames(memoryview(frame), Frames(numbers([[0, len(frame)]]), numbers([800])), out)
+    coder.decode_frames(as_memory(frame), Frames(numbers([[0, len(frame)]]), numbers([800])), out)
     assert out.tobytes() == values.tobytes()
 
 
@@ -124,6 +124,21 @@ def test_several_threads_at_once(codec: str) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(is_right, range(24)))
+
+
+@pytest.mark.usefixtures("by_machine")
+def test_a_thread_keeps_its_decoder_of_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make one takes longer than to decode a small image; no other thread works with it."""
+    one, out, loops = stored("zstd", mixed(3)), np.empty(10_000, np.uint8), compiled.loading.loops()
+    assert loops is not None
+    made: list[Any] = []
+    make = loops.ZstdContext
+    monkeypatch.setattr(loops, "ZstdContext", lambda: made.append(make()) or made[-1])
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as thread:
+            for _ in range(3):
+                thread.submit(decode, one, out).result()
+    assert len(made) == 2
 
 
 # ---------------------------------------------------------------- damaged frames
@@ -199,7 +214,7 @@ def test_damage_is_the_same_both_ways(codec: str) -> None:
             out = Guarded(values.nbytes)
             with handled(machine):
                 try:
-                    coder.decode_frames(memoryview(stored[0] + frame + stored[2]), frames, out.out)
+                    coder.decode_frames(as_memory(stored[0] + frame + stored[2]), frames, out.out)
                     found.append(out.out.tobytes())
                 except FrameError as error:
                     found.append(f"frame {error.number}: {error}")
@@ -226,7 +241,7 @@ def test_what_follows_a_zstd_frame_is_damage() -> None:
     for more in (frame, zstandard.compress(b""), b"\0"):
         spans = numbers([[0, len(frame + more)]])
         with pytest.raises(ValueError, match=r"extra|trailing|unused"):
-            coder.decode_frames(memoryview(frame + more), Frames(spans, numbers([1000])), np.empty(1000, np.uint8))
+            coder.decode_frames(as_memory(frame + more), Frames(spans, numbers([1000])), np.empty(1000, np.uint8))
 
 
 @pytest.mark.usefixtures("way")
@@ -235,7 +250,7 @@ def test_zstd_frames_say_how_large_they_are() -> None:
     frame = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000))
     frames = Frames(numbers([[0, len(frame)]]), numbers([1000]))
     with pytest.raises(ValueError, match="how large"):
-        FrameCodec(NAMED["zstd"], np.dtype("u1")).decode_frames(memoryview(frame), frames, np.empty(1000, np.uint8))
+        FrameCodec(NAMED["zstd"], np.dtype("u1")).decode_frames(as_memory(frame), frames, np.empty(1000, np.uint8))
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -251,13 +266,3 @@ def test_a_lack_of_memory_is_no_damage(codec: str, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(kind, "decode", fail)
     with pytest.raises(MemoryError):
         decode(one, np.empty(len(one.wanted), np.uint8))
-
-
-@pytest.mark.usefixtures("by_machine")
-def test_one_frame_is_left_to_python(monkeypatch: pytest.MonkeyPatch, loops: Any) -> None:
-    """A decoder of zstd would have to be made for it."""
-    monkeypatch.setattr(loops, "decode", lambda *_: pytest.fail("machine code was asked"))
-    one = stored("zstd", mixed(1))
-    out = np.empty(len(one.wanted), np.uint8)
-    decode(one, out)
-    assert np.array_equal(out, one.wanted)

@@ -11,7 +11,7 @@ import pytest
 import simplejpeg
 from jpeg_files import JPEGS, as_jpeg, by_pillow, changed, photograph, segment, with_scans
 from numpy.typing import NDArray
-from stored_frames import Guarded, numbers
+from stored_frames import Guarded, as_memory, numbers
 
 from packer.codecs import (
     NAMED,
@@ -32,7 +32,7 @@ def decoded(frame: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     out = Guarded(int(np.prod(shape)))
     frames = Frames(numbers([[0, len(frame)]]), numbers([len(out.out)]), None, numbers([shape]))
     try:
-        FrameCodec(NAMED["jpeg"], np.dtype("u1"), shape[2]).decode_frames(memoryview(frame), frames, out.out)
+        FrameCodec(NAMED["jpeg"], np.dtype("u1"), shape[2]).decode_frames(as_memory(frame), frames, out.out)
     finally:
         assert out.is_whole()
     return out.out.reshape(shape)

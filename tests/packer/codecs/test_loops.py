@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +21,7 @@ from stored_frames import (
     Bytes,
     Guarded,
     Stored,
+    as_memory,
     at_the_edge,
     numbers,
     stored,
@@ -41,14 +42,23 @@ def number(codec: str) -> int:
 
 
 def run(
-    loops: ModuleType, codec: str, one: Stored, out: Bytes, rows: Any = None, item: int = 0, channels: int = 0
+    loops: ModuleType, codec: str, one: Stored, out: Bytes, heights: Any = None, item: int = 0, channels: int = 0
 ) -> int:
     """Decodes frames, one behind the other unless it is said where; returns what the loop returns."""
     spans, sizes, places, _ = one.frames
-    at = sizes.cumsum() - sizes if places is None else places
-    row = sizes if rows is None else numbers(rows)
-    memory = np.frombuffer(one.memory, np.uint8)
-    return int(loops.decode(number(codec), memory, spans, sizes, at, row, item, channels, 0.0, out))
+    at = numbers([]) if places is None else places
+    rows = sizes if heights is None else numbers(heights)
+    context = loops.ZstdContext()
+    memory, settings = as_memory(one.memory), (item, channels, 0.0, context.address)
+    return int(loops.decode(number(codec), memory, spans, sizes, at, rows, *settings, out))
+
+
+@pytest.fixture(scope="module")
+def context(loops: ModuleType) -> Iterator[int]:
+    """The address of a decoder of zstd."""
+    kept = loops.ZstdContext()
+    yield kept.address
+    del kept
 
 
 # ---------------------------------------------------------------- good frames
@@ -64,7 +74,7 @@ def run(
     high=st.sampled_from([2, 40]),
 )
 def test_blosc_of_any_settings(
-    loops: ModuleType, cname: str, nbytes: int, element: int, shuffle: int, block: int, high: int
+    loops: ModuleType, context: int, cname: str, nbytes: int, element: int, shuffle: int, block: int, high: int
 ) -> None:
     """Elements, blocks and ends of any size, shuffled or not: as c-blosc decodes them."""
     count = -(-nbytes // element)
@@ -73,7 +83,7 @@ def test_blosc_of_any_settings(
     assume(len(frame) != len(values))  # such a frame is stored as it is, and taken for that
     out, one = Guarded(len(values)), numbers([len(values)])
     span = numbers([[0, len(frame)]])
-    assert loops.decode(compiled.CODECS["blosc"], frame, span, one, numbers([0]), one, 0, 0, 0.0, out.out) == 1
+    assert loops.decode(compiled.CODECS["blosc"], frame, span, one, numbers([0]), one, 0, 0, 0.0, context, out.out) == 1
     assert np.array_equal(out.out, values)
     assert out.is_whole()
 
@@ -111,12 +121,13 @@ def _turns_while_decoding(loops: ModuleType, frames: int) -> int:
     return turns
 
 
-@pytest.mark.parametrize(("row", "item"), [(0, 1), (-4, 1), (7, 1), (401, 1), (0, 2), (1, 2), (6, 2), (-(2**62), 2)])
-def test_rows_that_do_not_fit_are_refused(loops: ModuleType, row: int, item: int) -> None:
+@pytest.mark.parametrize("height", [0, -4, 7, 401, 2**62, -(2**62)])
+@pytest.mark.parametrize("item", [1, 2])
+def test_heights_that_do_not_fit_are_refused(loops: ModuleType, height: int, item: int) -> None:
     """An image of 400 bytes has no such rows; its frame counts as one that cannot be decoded."""
     one = stored("lz4", [np.zeros(400, np.uint8)] * 3)
     out = Guarded(1200)
-    assert run(loops, "lz4", one, out.out, [20, row, 20], item, 1) == 1
+    assert run(loops, "lz4", one, out.out, [20, height, 20], item, 1) == 1
     assert out.is_whole()
 
 
@@ -124,7 +135,7 @@ def test_rows_that_do_not_fit_are_refused(loops: ModuleType, row: int, item: int
 
 
 @every_codec
-def test_frames_of_two_gibibytes_are_left_to_others(loops: ModuleType, codec: str) -> None:
+def test_frames_of_two_gibibytes_are_left_to_others(loops: ModuleType, context: int, codec: str) -> None:
     """Some decoders take such a size for a smaller one, or for a negative one."""
     one = stored(codec, [np.zeros(400, np.uint8)])
     start, end = one.frames.spans[0].tolist()
@@ -134,28 +145,31 @@ def test_frames_of_two_gibibytes_are_left_to_others(loops: ModuleType, codec: st
         pytest.skip("there is no room for 4 GiB")
     memory[: end - start] = np.frombuffer(one.memory, np.uint8)[start:end]
     at, size, out = numbers([0]), numbers([400]), np.empty(400, np.uint8)
-    assert loops.decode(number(codec), memory, numbers([[0, end - start]]), size, at, size, 0, 0, 0.0, out) == 1
+
+    def decoded(length: int) -> int:
+        span = numbers([[0, length]])
+        return int(loops.decode(number(codec), memory, span, size, at, size, 0, 0, 0.0, context, out))
+
+    assert decoded(end - start) == 1
     for more in (2**31, 2**32):
-        assert (
-            loops.decode(number(codec), memory, numbers([[0, end - start + more]]), size, at, size, 0, 0, 0.0, out) == 0
-        )
+        assert decoded(end - start + more) == 0
         as_is = numbers([[0, more]]), numbers([more])
-        assert loops.decode(number(codec), memory, *as_is, at, size, 0, 0, 0.0, memory) == 0
+        assert loops.decode(number(codec), memory, *as_is, at, size, 0, 0, 0.0, context, memory) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is taken away as Linux does it")
 @every_codec
-def test_nothing_behind_the_memory_is_read(loops: ModuleType, codec: str) -> None:
+def test_nothing_behind_the_memory_is_read(loops: ModuleType, context: int, codec: str) -> None:
     """Not by frames that are cut, within their header too, nor by such as lie there."""
     whole = stored(codec, [np.arange(900, dtype=np.uint32) // 9])
     start, end = whole.frames.spans[0].tolist()
     out, at, size = Guarded(3600), numbers([0]), numbers([3600])
     for length in [*range(40), *range(40, end - start, 7), end - start]:
         data = at_the_edge(bytes(whole.memory[start : start + length]))
-        found = loops.decode(number(codec), data, numbers([[0, length]]), size, at, size, 0, 0, 0.0, out.out)
+        found = loops.decode(number(codec), data, numbers([[0, length]]), size, at, size, 0, 0, 0.0, context, out.out)
         assert found == (length == end - start)
     for span in ([length, 0], [length, length], [0, length + 1], [length + 1, length + 9], [length - 20, length]):
-        assert loops.decode(number(codec), data, numbers([span]), size, at, size, 0, 0, 0.0, out.out) == 0
+        assert loops.decode(number(codec), data, numbers([span]), size, at, size, 0, 0, 0.0, context, out.out) == 0
     assert out.is_whole()
 
 
@@ -207,12 +221,12 @@ LZ4 = bytes(FrameCodec(NAMED["lz4"], np.dtype("u1")).encode(np.zeros(8000, np.ui
         ("lz4", LZ4 + LZ4),
     ],
 )
-def test_headers_that_lie_are_refused(loops: ModuleType, codec: str, frame: bytes) -> None:
+def test_headers_that_lie_are_refused(loops: ModuleType, context: int, codec: str, frame: bytes) -> None:
     """Frames that claim other sizes, have blocks larger than the data, are short, or have others before or behind."""
     memory = np.frombuffer(frame + bytes(8000), np.uint8)
     out, none = Guarded(8000), numbers([0])
     found = loops.decode(
-        number(codec), memory, numbers([[0, len(frame)]]), numbers([8000]), none, none, 0, 0, 0.0, out.out
+        number(codec), memory, numbers([[0, len(frame)]]), numbers([8000]), none, none, 0, 0, 0.0, context, out.out
     )
     assert found == 0
     assert out.is_whole()

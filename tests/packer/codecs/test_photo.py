@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from real_files import real_files
-from stored_frames import Guarded, numbers
+from stored_frames import Guarded, as_memory, numbers
 from ways import handled
 
 from packer.codecs import NAMED, FrameCodec, Frames, compiled, filters
@@ -92,12 +92,16 @@ def test_numpy_gives_every_bit_back(images: NDArray[Any]) -> None:
     assert np.array_equal(back, images)
 
 
-@pytest.mark.parametrize(("row", "channels"), [(20, 3), (20, -1), (20, 21), (20, 2**62), (0, 4), (-20, 4)])
-def test_pixels_that_do_not_fit_are_refused(loops: ModuleType, row: int, channels: int) -> None:
+@pytest.mark.parametrize(
+    ("height", "channels", "decoded"),
+    [(20, 4, 1), (20, 3, 0), (20, -1, 0), (20, 21, 0), (20, 2**62, 0), (0, 4, 0), (-20, 4, 0)],
+)
+def test_pixels_that_do_not_fit_are_refused(loops: ModuleType, height: int, channels: int, decoded: int) -> None:
     """A row is whole pixels; the frame counts as one that cannot be decoded."""
-    out, at, size = Guarded(400), numbers([0]), numbers([400])
-    data, span = np.zeros(400, np.uint8), numbers([[0, 400]])
-    assert loops.decode(compiled.CODECS["blosc"], data, span, size, at, numbers([row]), 1, channels, 0.0, out.out) == 0
+    out, at, size, context = Guarded(400), numbers([0]), numbers([400]), loops.ZstdContext()
+    data, frames = np.zeros(400, np.uint8), (numbers([[0, 400]]), size, at, numbers([height]))
+    settings = 1, channels, 0.0, context.address
+    assert loops.decode(compiled.CODECS["blosc"], data, *frames, *settings, out.out) == decoded
     assert out.is_whole()
 
 
@@ -152,7 +156,7 @@ def test_frames_come_back(
     frames = Frames(spans, sizes, shapes=numbers([image.shape for image in whole]))
     out = np.empty(int(sizes.sum()), np.uint8)
     with handled(by_machine=by_machine):
-        coder.decode_frames(memoryview(b"".join(stored)), frames, out)
+        coder.decode_frames(as_memory(b"".join(stored)), frames, out)
     assert out.tobytes() == b"".join(image.tobytes() for image in whole)
 
 
