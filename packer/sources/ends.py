@@ -1,8 +1,9 @@
 """Where a file ends, as its format says: what follows is not looked at, and is said of the file (`AFTER` of `looking`).
 
 These are formats whose libraries read on without a word. Those of others say it themselves, or refuse such a file:
-HDF5, JPEG, PNG, NumPy, NIfTI, PLY, PCD, LAS, tar, .flo, .pfm, Parquet, Arrow, JSON lines. Nothing can follow the end
-of text, of captions or of CSV: all bytes of the file are its text. Points in .bin files have no end of their own.
+HDF5, JPEG, PNG, NumPy, NIfTI, PLY, PCD, LAS, tar, .flo, .pfm, Parquet, Arrow, JSON lines; boxes in COCO's json, VOC's
+XML and YOLO's text. Nothing can follow the end of text, of captions or of CSV: all bytes of the file are its text. Points
+in .bin files have no end of their own: what follows is more points, or refused as a part of one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _ZIP_END, _ZIP_BYTES = b"PK\5\6", 22
 _TIFF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 #: Tags of TIFF for offsets and sizes of pieces (strips, tiles, a thumbnail), and for further directories.
 _TIFF_PIECES, _TIFF_FURTHER = ((273, 279), (324, 325), (513, 514)), (330, 34665, 34853, 40965)
-#: Bytes at the end of a TIFF that may belong to nothing: tifffile leaves values that the last two pages share.
+#: Bytes at the end of a TIFF that may belong to nothing: tifffile leaves values that the last two pages share. So many
+#: that something else has added cannot be told from these.
 _LEFT_BY_WRITERS = 64
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from io import FileIO
+from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,12 @@ _SCALED = {"X": "x", "Y": "y", "Z": "z"}
 _VERSION, _VERSIONS = slice(24, 26), [(1, minor) for minor in range(5)]
 #: Where the header has the number of its records, and the bytes of the least one.
 _RECORD_COUNT, _RECORD_BYTES = slice(100, 104), 54
+#: How the record of LASzip begins if points are in one piece, as its first versions wrote them.
+_IN_ONE_PIECE = b"\1\0"
 #: Where the record of LASzip has the points of a chunk, and what it is if they differ.
 _CHUNK_POINTS, _OF_ANY_SIZE = slice(12, 16), 2**32 - 1
-#: Most bytes of the table of chunks, beside those of each chunk: one is compressed to about 3.
-_TABLE_BYTES, _CHUNK_BYTES = 16, 8
-#: What stands for the place of the table of chunks if it follows at the end of the file.
-_AT_END = 2**64 - 1
+#: What stands for the place of the table of chunks if the last bytes of the file say it, and how many these are.
+_AT_END, _PLACE_BYTES = 2**64 - 1, 8
 #: The error of a decoder in Rust that met what it did not expect; no Exception.
 _PANIC = "PanicException"
 #: How many records of its own a file has beside the points, such as its coordinate system.
@@ -78,13 +78,18 @@ def _bytes_after(header: Any, path: str) -> int:
     """Return how many bytes follow the last point, or the table of chunks; 0 if these are not alone at the end."""
     if header.number_of_evlrs or header.global_encoding.waveform_data_packets_internal:
         return 0
-    end, size = header.offset_to_point_data + header.point_count * header.point_format.size, Path(path).stat().st_size
-    if header.are_points_compressed:
-        with open_raw(path) as file:
-            table = _number_at(file, header.offset_to_point_data)
-            # The table is compressed, and does not say how long it is: less than this.
-            end = table + _TABLE_BYTES + _CHUNK_BYTES * (_number_at(file, table) >> 32)
-    return max(0, size - int(end))
+    size = Path(path).stat().st_size
+    if not header.are_points_compressed:
+        return max(0, size - header.offset_to_point_data - header.point_count * header.point_format.size)
+    import lazrs
+
+    with open_raw(path) as file:
+        table, stop = _chunk_table(file, header.offset_to_point_data, size)
+        file.seek(table)
+        record, again = lazrs.LazVlr(header.vlrs.get("LasZipVlr")[0].record_data), BytesIO()
+        # The table is compressed, and does not say how long it is. Programs write it alike.
+        lazrs.write_chunk_table(again, lazrs.read_chunk_table_only(file, record), record)
+        return max(0, stop - table - again.tell())
 
 
 def _columns(points: Any) -> list[tuple[Property, NDArray[Any]]]:
@@ -132,17 +137,25 @@ def _check(header: Any, size: int, path: str) -> None:
     most = (size - start) // header.point_format.size
     if header.are_points_compressed:
         records = header.vlrs.get("LasZipVlr")
+        if records and records[0].record_data.startswith(_IN_ONE_PIECE):
+            raise SourceError("is compressed in one piece, as by early versions of LASzip; write it again", path)
         with open_raw(path) as file:
-            table = _number_at(file, start)
-            if table == _AT_END:  # of a file that was written to a pipe
-                table = _number_at(file, size - 8)
-            chunks = _number_at(file, table) >> 32 if start <= table <= size - 8 else size
+            table, stop = _chunk_table(file, start, size)
+            chunks = _number_at(file, table) >> 32 if start <= table <= stop - _PLACE_BYTES else size
         if not records or chunks * header.point_format.size > size:  # a chunk begins with a whole point
             raise SourceError("the record or the table of its compressed chunks is damaged; download it again", path)
         chunk_points = int.from_bytes(records[0].record_data[_CHUNK_POINTS], "little")
         most = count if chunk_points == _OF_ANY_SIZE else chunks * chunk_points
     if count > most:
         raise SourceError(f"declares {count:,} points, but has room for {max(0, most):,}; download it again", path)
+
+
+def _chunk_table(file: FileIO, start: int, size: int) -> tuple[int, int]:
+    """Return where the table of the chunks from `start` on begins, and where the file ends that it belongs to."""
+    table = _number_at(file, start)
+    if table == _AT_END:  # the file was written to a pipe
+        return _number_at(file, size - _PLACE_BYTES), size - _PLACE_BYTES
+    return table, size
 
 
 def _number_at(file: FileIO, place: int) -> int:

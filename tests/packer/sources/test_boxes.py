@@ -154,6 +154,7 @@ def test_a_json_joins_a_dataset_by_names(images: Path, tmp_path: Path) -> None:
     ("value", "reason"),
     [
         ('{"images": [', "is no json of COCO's instances: Input data was truncated"),
+        ('{"images": []} more', "is no json of COCO's instances: JSON is malformed: trailing characters"),
         ([], "is no json of COCO's instances: Expected `object`, got `array`"),
         (coco([{"id": 1, "image_id": 10, "caption": "x"}]), "missing required field `category_id`"),
         (coco([boxed(10, 1, [1, 2, 3, 4, 5])]), "Expected `array` of length 4"),
@@ -287,6 +288,7 @@ def test_targets_of_yolo_are_those_of_ultralytics(images: Path, tmp_path: Path) 
         ("a.txt", "0 0 0 1 1\n0 nan 0 1 1", "the box of object 1 is nan 0.0 1.0 1.0; finite numbers"),
         ("a.xml", voc(("dog", "1 2 3 inf")), "the box of object 0 is 1.0 2.0 3.0 inf; finite numbers"),
         ("a.xml", "<annotation>", "is no XML"),
+        ("a.xml", voc(("dog", "1 2 3 4")) + "more", "is no XML: junk after"),
         ("a.xml", "<html></html>", "is XML of html; an annotation of VOC is expected"),
         ("a.xml", voc(("dog", "1 2 3")), "object 0: .*; name, difficult and bndbox of xmin"),
     ],

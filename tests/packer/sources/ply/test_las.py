@@ -63,6 +63,24 @@ def test_files_of_several_kinds_share_fields(tmp_path: Path) -> None:
     assert source.remarks == ["records beside the points, such as the coordinate system (VLRs), are not packed: b.laz"]
 
 
+def in_one_piece(data: bytes) -> bytes:
+    """A file whose record of LASzip says that it has no chunks."""
+    at = data.index(b"laszip encoded") + 52
+    return data[:at] + b"\1\0" + data[at + 2 :]
+
+
+def test_a_file_that_was_written_to_a_pipe(tmp_path: Path) -> None:
+    """Its last bytes say where the table of chunks is: nothing follows them."""
+    write(tmp_path / "a.laz")
+    data = (tmp_path / "a.laz").read_bytes()
+    start = int.from_bytes(data[96:100], "little")
+    piped = data[:start] + b"\xff" * 8 + data[start + 8 :] + data[start : start + 8]
+    (tmp_path / "b.laz").write_bytes(piped)
+    source = open_ply(str(tmp_path))
+    first, second = read_each(source)["xyz"]
+    assert (first.tolist(), source.remarks) == (second.tolist(), [])
+
+
 @pytest.mark.parametrize(
     ("suffix", "change", "words"),
     [
@@ -73,6 +91,7 @@ def test_files_of_several_kinds_share_fields(tmp_path: Path) -> None:
         ("las", lambda data: data[:104] + b"\x77" + data[105:], "cannot be read as LAS"),
         ("laz", lambda data: data[:100] + b"\xff\xff\xff\xff" + data[104:], "more records than it has room for"),
         ("laz", lambda data: data[:-20], "table of its compressed chunks is damaged"),
+        ("laz", lambda data: in_one_piece(data), "in one piece, as by early versions of LASzip"),
         ("laz", lambda data: data.replace(b"laszip encoded", b"laszip_encoded"), "chunks is damaged|as LAS"),
     ],
 )
