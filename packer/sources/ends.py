@@ -2,8 +2,8 @@
 
 These are formats whose libraries read on without a word. Those of others say it themselves, or refuse such a file:
 HDF5, JPEG, PNG, NumPy, NIfTI, PLY, PCD, LAS, tar, .flo, .pfm, Parquet, Arrow, JSON lines; boxes in COCO's json, VOC's
-XML and YOLO's text. Nothing can follow the end of text, of captions or of CSV: all bytes of the file are its text. Points
-in .bin files have no end of their own: what follows is more points, or refused as a part of one.
+XML and YOLO's text. Nothing can follow the end of text, of captions or of CSV: all bytes of the file are its text.
+Points in .bin files have no end of their own: what follows is more points, or refused as a part of one.
 """
 
 from __future__ import annotations
