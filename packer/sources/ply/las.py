@@ -80,7 +80,7 @@ def _bytes_after(header: Any, path: str) -> int:
         return 0
     size = Path(path).stat().st_size
     if not header.are_points_compressed:
-        return max(0, size - header.offset_to_point_data - header.point_count * header.point_format.size)
+        return max(0, size - int(header.offset_to_point_data + header.point_count * header.point_format.size))
     import lazrs
 
     with open_raw(path) as file:
@@ -89,7 +89,7 @@ def _bytes_after(header: Any, path: str) -> int:
         record, again = lazrs.LazVlr(header.vlrs.get("LasZipVlr")[0].record_data), BytesIO()
         # The table is compressed, and does not say how long it is. Programs write it alike.
         lazrs.write_chunk_table(again, lazrs.read_chunk_table_only(file, record), record)
-        return max(0, stop - table - again.tell())
+        return max(0, stop - table - len(again.getvalue()))
 
 
 def _columns(points: Any) -> list[tuple[Property, NDArray[Any]]]:
