@@ -104,7 +104,7 @@ class Crop:
         self._check_axes_given()
         self._check_pad()
         check_box_options(self.boxes, self.min_visible, self.box_format)
-        _ = self.given  # once, here: to check a list of places takes longer than to read the crops
+        _ = self._given  # once, here: to check a list of places takes longer than to read the crops
         if self.outside and (self.pad is None or self.at is None or isinstance(self.at, str)):
             raise UsageError(
                 "crop: outside=True lets places of your own lie outside: give them by at=, and pad= for what is there"
@@ -119,19 +119,19 @@ class Crop:
             )
         for name, scale in self.aligned.items():
             check_count(f"crop: scale of {name!r}", scale)
-            if any(n % scale for n in self.shape):
+            if any(n % scale for n in self._shape):
                 raise UsageError(
-                    f"crop: {size_text(self.shape)} pixels cannot be divided by {scale}, the scale of {name!r}"
+                    f"crop: {size_text(self._shape)} pixels cannot be divided by {scale}, the scale of {name!r}"
                 )
         if self.of in self.aligned:
             raise UsageError(f"crop: {self.of!r} is what the others are aligned with; leave it out of aligned")
         if self.turns and (len(sizes) == 3 or len(set(sizes)) > 1):
-            raise UsageError(f"crop: turns need squares, not {size_text(self.shape)} pixels")
+            raise UsageError(f"crop: turns need squares, not {size_text(self._shape)} pixels")
 
     def _check_axes_given(self) -> None:
         axes = (0,) if self.axes is None else self.axes
         are_axes = isinstance(axes, tuple) and len(axes) > 0 and isinstance(axes[0], int | np.integer)
-        following = tuple(range(axes[0], axes[0] + len(self.shape))) if are_axes else ()
+        following = tuple(range(axes[0], axes[0] + len(self._shape))) if are_axes else ()
         if self.axes is not None and (not are_axes or axes != following or following[0] < 0 <= following[-1]):
             raise UsageError(
                 f"crop: axes {self.axes!r}: the axis of rows and the next, of columns, are expected: (-2, -1); of "
@@ -147,40 +147,40 @@ class Crop:
                     f"crop: pad {self.pad!r}: None, 'zero', 'edge' or a dict of the value of each field is expected"
                 )
             return
-        if self.of and set(self.pad) != set(self.scales):
+        if self.of and set(self.pad) != set(self._scales):
             raise UsageError(
                 f"crop: pad has values of {', '.join(self.pad) or 'no field'}; one of each cropped field is expected: "
-                f"{', '.join(self.scales)}"
+                f"{', '.join(self._scales)}"
             )
         for name, value in self.pad.items():
             if value != "edge" and not isinstance(value, int | float | np.number | np.bool_):
                 raise UsageError(f"crop: pad {value!r} of {name!r}: a number or 'edge' is expected")
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def _shape(self) -> tuple[int, ...]:
         """Return the height and width of a crop of `of`, of volumes depth, height and width."""
         sizes = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         return tuple(map(int, sizes))
 
     @property
-    def step(self) -> int:
+    def _step(self) -> int:
         """Return the number whose multiples places are, so that they fall on whole pixels of every field."""
         return math.lcm(self.multiple, *self.aligned.values())
 
     @property
-    def scales(self) -> dict[str, int]:
+    def _scales(self) -> dict[str, int]:
         """Return the scale of every field that is cropped."""
         return {self.of: 1, **self.aligned}
 
     @property
-    def fills(self) -> dict[str, Any]:
+    def _fills(self) -> dict[str, Any]:
         """Return what lies around the samples of every cropped field: a value or "edge"; none without `pad`."""
         if isinstance(self.pad, Mapping):
             return dict(self.pad)
-        return {} if self.pad is None else dict.fromkeys(self.scales, 0 if self.pad == "zero" else "edge")
+        return {} if self.pad is None else dict.fromkeys(self._scales, 0 if self.pad == "zero" else "edge")
 
     @cached_property
-    def given(self) -> NDArray[np.int64] | None:
+    def _given(self) -> NDArray[np.int64] | None:
         """Return the places in `at`, (axes,) or (samples, axes); None if there are none.
 
         Raises:
@@ -190,27 +190,27 @@ class Crop:
             if isinstance(self.at, str) and self.at != "center":
                 raise UsageError(f"crop: at {self.at!r}: None, 'center', (row, column) or an array of them is expected")
             return None
-        return as_places(self.at, len(self.shape))
+        return as_places(self.at, len(self._shape))
 
-    def first_axis(self, cropped: Field, has_windows: bool) -> int:
+    def _first_axis(self, cropped: Field, has_windows: bool) -> int:
         """Return the first axis of a field that is cropped; the others are the next ones."""
         if self.axes is not None:
             return self.axes[0] + (len(cropped.shape) if self.axes[0] < 0 else 0)
-        return 1 if has_windows or (len(cropped.shape) == 4 and len(self.shape) == 2) else 0
+        return 1 if has_windows or (len(cropped.shape) == 4 and len(self._shape) == 2) else 0
 
     @property
     def _box_crop(self) -> BoxCrop:
-        return BoxCrop(self.boxes, self.shape, self.box_format, self.min_visible)
+        return BoxCrop(self.boxes, self._shape, self.box_format, self.min_visible)
 
     @property
     def _place_rules(self) -> PlaceRules:
         draws, is_padded = self._draws, self.pad is not None
         return PlaceRules(
             self.of,
-            self.shape,
-            self.step,
+            self._shape,
+            self._step,
             self.at,
-            self.given,
+            self._given,
             draws,
             self.seed,
             self.flips,
@@ -228,46 +228,46 @@ class Crop:
         return callable(self.at)
 
     def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
-        check_read("crop", self.scales, fields)
-        for name in self.scales:
+        check_read("crop", self._scales, fields)
+        for name in self._scales:
             self._check_axes(fields[name], name in windowed)
-        for name, value in self.fills.items():
+        for name, value in self._fills.items():
             if value != "edge" and not _can_hold(fields[name].np_dtype, value):
                 raise UsageError(
                     f"crop: pad {value} of field {name!r}: its dtype {fields[name].dtype} cannot hold that value; give "
                     "another one, or pack the field again with a dtype that can"
                 )
-        places = self.given
+        places = self._given
         if places is not None and places.ndim == 2 and len(places) != samples:
             raise UsageError(f"crop: at holds {len(places):,} places for {samples:,} samples; one for each is expected")
         if self.boxes:
             check_boxes(self._box_crop, fields, bool({self.of, self.boxes}.intersection(windowed)))
-        remark_left(fields, [*self.scales, self.boxes], self.flips or self.turns)
-        return [name + IS_DATA for name in self.scales] if self.pad else []
+        remark_left(fields, [*self._scales, self.boxes], self.flips or self.turns)
+        return [name + IS_DATA for name in self._scales] if self.pad else []
 
     def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
         readers: dict[str, FieldReader] = {}
-        axes = {name: self.first_axis(reading.fields[name], name in reading.steps) for name in self.scales}
+        axes = {name: self._first_axis(reading.fields[name], name in reading.steps) for name in self._scales}
         placing = Placing(self._place_rules, reading.places[self.of], axes[self.of], reading.describe, reading.samples)
-        for name, scale in self.scales.items():
+        for name, scale in self._scales.items():
             steps = reading.steps.get(name)
             readers[name] = crops = CropReader(
-                reading.places[name], axes[name], placing, scale, self.fills.get(name), steps
+                reading.places[name], axes[name], placing, scale, self._fills.get(name), steps
             )
             if name != self.of and reading.compared is None:
                 crops.check_sizes(reading.samples)
             if self.pad:
                 readers[name + IS_DATA] = make_is_data_reader(crops)
         if self.boxes:
-            readers |= make_box_readers(self._box_crop, reading, self.scales, partial(_placed, placing))
+            readers |= make_box_readers(self._box_crop, reading, self._scales, partial(_placed, placing))
         return readers
 
     def _check_axes(self, cropped: Field, has_windows: bool) -> None:
-        first, shape = self.first_axis(cropped, has_windows), cropped.shape
-        end = first + len(self.shape)
+        first, shape = self._first_axis(cropped, has_windows), cropped.shape
+        end = first + len(self._shape)
         described = f"crop: field {cropped.name!r} is {cropped.kind} of shape {list(shape)}"
         if cropped.kind == "text" or not has_windows <= first or end > len(shape) or None in shape[end:]:
-            words = " and ".join(f"{name}s" for name in AXES[-len(self.shape) :])
+            words = " and ".join(f"{name}s" for name in AXES[-len(self._shape) :])
             raise UsageError(f"{described}; a field with {words}, and only fixed axes after them, is expected")
         if cropped.kind == "image" and (first, end) != (0, 2):
             raise UsageError(f"{described}, stored as (H, W, C): rows and columns are axes 0 and 1; leave axes out")

@@ -348,8 +348,8 @@ class PackedDataset(Dataset[Any]):
         numbers = self.numbers(index)
         state, crop = self.__getstate__(), self.crop
         state["samples"] = numbers if self.samples is None else self.samples[numbers]
-        if isinstance(crop, Crop) and crop.given is not None and crop.given.ndim == 2:
-            state["crop"] = replace(crop, at=crop.given[numbers])
+        if isinstance(crop, Crop) and crop._given is not None and crop._given.ndim == 2:
+            state["crop"] = replace(crop, at=crop._given[numbers])
         other = type(self).__new__(type(self))
         other.__setstate__(state)
         return other

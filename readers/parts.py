@@ -128,7 +128,7 @@ class Parts:
             )
         if windows is not None and points is not None:
             raise UsageError("windows and points do not go together: steps have an order, points do not; leave out one")
-        windowed = () if windows is None else windows.offsets(fields)
+        windowed = () if windows is None else windows._offsets(fields)
         for name in [name for part in self._given for name in part._check(fields, samples, windowed)]:
             if name in fields:
                 raise UsageError(f"a mask and a field would both be called {name!r}; choose other fields: fields=[...]")
@@ -150,7 +150,7 @@ class Parts:
             UsageError: a field would have to be cropped and sampled by points, or fields that are cropped together do
                 not have the sizes for it, or fields of one cloud do not have one row a point in every sample.
         """
-        steps = {} if self.windows is None else self.windows.steps_of(fields)
+        steps = {} if self.windows is None else self.windows._steps_of(fields)
         reading = Reading(fields, places, samples, describe, compared, steps)
         readers: dict[str, FieldReader] = {}
         for part in self._given:

@@ -118,22 +118,22 @@ class ResizedCrop:
         check_box_options(self.boxes, self.min_visible, self.box_format)
         if self.boxes and self.views is not None:
             raise UsageError("ResizedCrop: boxes are those of one crop, and views are several; leave out one")
-        _ = self.view_sets  # once, here: what is wrong with views is found before anything is read
+        _ = self._view_sets  # once, here: what is wrong with views is found before anything is read
         if self.short is not None:
             check_count("ResizedCrop: short", self.short)
-            if self.at is None or self.short < max(self.shape):
+            if self.at is None or self.short < max(self._shape):
                 raise UsageError(
-                    f"ResizedCrop: short {self.short} goes with at='center', and is {max(self.shape)} or more"
+                    f"ResizedCrop: short {self.short} goes with at='center', and is {max(self._shape)} or more"
                 )
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def _shape(self) -> tuple[int, int]:
         """Return height and width of the result; of views without a size of their own."""
         assert self.size is not None, "only views with sizes of their own go without"
         return _sides(self.size)
 
     @cached_property
-    def view_sets(self) -> dict[str, ViewSet]:
+    def _view_sets(self) -> dict[str, ViewSet]:
         """Return the crops of every sample by name; one set without a name if `views` is no dict.
 
         Raises:
@@ -142,7 +142,7 @@ class ResizedCrop:
         if not isinstance(self.views, Mapping):
             if self.views is not None:
                 check_count("ResizedCrop: views", self.views)
-            return {"": ViewSet(self.views or 1, self.shape, tuple(self.scale))}
+            return {"": ViewSet(self.views or 1, self._shape, tuple(self.scale))}
         if not self.views:
             raise UsageError("ResizedCrop: views is an empty dict; name one set of crops or more")
         sets = {}
@@ -195,34 +195,34 @@ class ResizedCrop:
 
     @property
     def _box_crop(self) -> BoxCrop:
-        return BoxCrop(self.boxes, self.shape, self.box_format, self.min_visible)
+        return BoxCrop(self.boxes, self._shape, self.box_format, self.min_visible)
 
     def _placed(self, places: Places, numbers: Numbers, visits: Visits | None) -> Placed:
         """Return where the crops of samples (n,) lie in them, for their boxes."""
         sizes = places.locate(numbers).shape[:, -3:-1]
-        crops = self.place(sizes, visits)
+        crops = self._place(sizes, visits)
         if self._draws:
             return Placed(sizes, crops.corners, crops.sides, 4 * crops.mirrored)
         resized = self._resized_sides(sizes)
-        corners = np.rint((resized - self.shape) / 2)
-        return Placed(sizes, corners * sizes / resized, self.shape * sizes / resized, 4 * crops.mirrored)
+        corners = np.rint((resized - self._shape) / 2)
+        return Placed(sizes, corners * sizes / resized, self._shape * sizes / resized, 4 * crops.mirrored)
 
     def _resized_sides(self, sizes: Numbers) -> Numbers:
         """Return the heights and widths of samples, (n, 2), after the shorter one is resized to `short`."""
-        short, least = self.short or max(self.shape), sizes.min(axis=1, keepdims=True)
+        short, least = self.short or max(self._shape), sizes.min(axis=1, keepdims=True)
         return np.where(sizes == least, short, short * sizes // least)
 
-    def place(self, sizes: Numbers, visits: Visits | None) -> Crops:
+    def _place(self, sizes: Numbers, visits: Visits | None) -> Crops:
         """Return the crops of samples with heights and widths `sizes` (n, 2).
 
         With `views`, arrays have a second axis, of all crops of a sample: (n, views, ...).
         """
         if self.at == "center":
             zeros = np.zeros(len(sizes), np.int64)
-            short = np.full((1, 2), self.short or max(self.shape))
+            short = np.full((1, 2), self.short or max(self._shape))
             return Crops(np.zeros_like(sizes), sizes, self._factors(sizes.min(axis=1, keepdims=True), short), zeros > 0)
         assert visits is not None, "random crops are drawn by their visits"
-        sets, samples = self.view_sets.values(), len(sizes)
+        sets, samples = self._view_sets.values(), len(sizes)
         counts = [views.count for views in sets]
         shapes, scales = (
             np.tile(np.repeat(values, counts, axis=0), (samples, 1))
@@ -332,7 +332,7 @@ class ResizedReader(FieldReader):
     """
 
     def __init__(self, places: Places, crop: ResizedCrop, describe: Describe, steps: Steps | None = None) -> None:
-        sets, channels = crop.view_sets, places.field.shape[-1] or 0
+        sets, channels = crop._view_sets, places.field.shape[-1] or 0
         lengths = () if steps is None else (len(steps.offsets),)
         super().__init__(part_field(places.field, (*lengths, *next(iter(sets.values())).shape, channels)))
         self._places, self._crop, self._describe, self._steps = places, crop, describe, steps
@@ -359,7 +359,7 @@ class ResizedReader(FieldReader):
         if not located.nbytes.all():
             number = int(asked.samples[located.nbytes.argmin()])
             raise UsageError(f"{self._describe(number)}: field {self.field.name!r} has no pixels to be resized")
-        crops = self._crop.place(located.shape[:, -3:-1], asked.visits)
+        crops = self._crop._place(located.shape[:, -3:-1], asked.visits)
         return located.adding(**crops._asdict())
 
     def spans(self, located: Located) -> Numbers:
@@ -414,7 +414,7 @@ class ResizedReader(FieldReader):
             sides: its height and width.
             factor: how many times as small its pixels were decoded.
         """
-        size = self._crop.shape
+        size = self._crop._shape
         (resized_sides,) = self._crop._resized_sides(np.array([sides])).tolist()
         resized = torch.empty((*resized_sides, image.shape[2]), dtype=torch.uint8)
         self._interpolate(pixels, resized, [side / factor for side in sides])

@@ -147,13 +147,13 @@ class Source:
         """
         if self._items is None:
             assert self.windows is not None
-            offsets = self.windows.offsets(self.fields)
+            offsets = self.windows._offsets(self.fields)
             numbers = self.samples.in_whole(np.arange(self.samples.samples))
             lengths = {name: np.empty(len(numbers), np.int64) for name in offsets}
             for opened, positions in self.opened_parts(numbers):
                 for name in offsets:
                     lengths[name][positions] = opened.places[name].lengths(numbers[positions])
-            anchors = self.windows.anchors(offsets, lengths)
+            anchors = self.windows._anchors(offsets, lengths)
             no_windows = np.flatnonzero(anchors.counts == 0)
             if anchors.one and len(no_windows):
                 sample = describe(self.path, self.manifest, int(numbers[no_windows[0]]))

@@ -97,7 +97,7 @@ class Windows:
             for name, offsets in self.steps.items():
                 _check_offsets(name, offsets, self.step)
 
-    def offsets(self, fields: Mapping[str, Field]) -> dict[str, Numbers]:
+    def _offsets(self, fields: Mapping[str, Field]) -> dict[str, Numbers]:
         """Return the offsets from the anchor step of every field that has windows, (T,) int64 each, by field.
 
         Raises:
@@ -114,7 +114,7 @@ class Windows:
         return {name: np.array([*offsets], np.int64) * self.step for name, offsets in self.steps.items()}
 
     @property
-    def fill(self) -> str | None:
+    def _fill(self) -> str | None:
         """Return how steps outside of a sample are filled: "edge", "zero", or None if there are none."""
         has_limits = self.pad_before is not None or self.pad_after is not None
         return self.pad or ("edge" if has_limits else None)
@@ -124,7 +124,7 @@ class Windows:
         return self.one
 
     def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
-        offsets = self.offsets(fields)
+        offsets = self._offsets(fields)
         low, high = _reach(offsets)
         for pad in (self.pad_before, self.pad_after):
             if pad is not None and pad > high - low:
@@ -132,7 +132,7 @@ class Windows:
                     f"windows: {pad} steps outside of a sample, of windows that span {high - low + 1}: some would have "
                     "no step of the sample; let fewer lie outside"
                 )
-        return [name + IS_PAD for name in offsets] if self.fill else []
+        return [name + IS_PAD for name in offsets] if self._fill else []
 
     def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
         readers: dict[str, FieldReader] = {}
@@ -143,11 +143,11 @@ class Windows:
                 readers[name + IS_PAD] = make_pad_reader(reading.places[name], steps)
         return readers
 
-    def steps_of(self, fields: Mapping[str, Field]) -> dict[str, Steps]:
+    def _steps_of(self, fields: Mapping[str, Field]) -> dict[str, Steps]:
         """Return the steps of every field that has windows."""
-        return {name: Steps(offsets, self.fill) for name, offsets in self.offsets(fields).items()}
+        return {name: Steps(offsets, self._fill) for name, offsets in self._offsets(fields).items()}
 
-    def anchors(self, offsets: Mapping[str, Numbers], lengths: Mapping[str, Numbers]) -> Anchors:
+    def _anchors(self, offsets: Mapping[str, Numbers], lengths: Mapping[str, Numbers]) -> Anchors:
         """Return the anchor steps of samples (n,).
 
         Args:

@@ -63,7 +63,7 @@ def resize(image: torch.Tensor, size: tuple[int, ...], mode: str = "bilinear") -
 def boxes(crop: ResizedCrop, sizes: Any, count: int) -> list[NDArray[Any]]:
     """Corners, sides and whether it is mirrored of `count` crops of samples of one size."""
     torch.manual_seed(3)
-    found = crop.place(np.array([sizes] * count), draw_visits(count))
+    found = crop._place(np.array([sizes] * count), draw_visits(count))
     return [found.corners, found.sides, found.mirrored]
 
 
@@ -81,7 +81,7 @@ def test_values_are_those_of_torch(
     images, numbers = images.flatten(0, -4), numbers.repeat(views or 1)
     assert images.is_contiguous(memory_format=torch.channels_last)
     torch.manual_seed(1)
-    drawn = crop.place(np.array(SIZES * 4), draw_visits(len(SIZES) * 4))
+    drawn = crop._place(np.array(SIZES * 4), draw_visits(len(SIZES) * 4))
     flat = [
         drawn.corners.reshape(-1, 2),
         drawn.sides.reshape(-1, 2),
@@ -117,7 +117,7 @@ def test_sets_of_views_come_by_name_from_one_decoding(
     shapes = {name: tuple(images.shape[1:]) for name, images in views.items()}
     assert shapes == {"global": (2, 3, 24, 24), "local": (4, 3, 12, 10), "like": (1, 3, 16, 16)}
     torch.manual_seed(1)
-    drawn = crop.place(np.array(SIZES), draw_visits(len(SIZES)))
+    drawn = crop._place(np.array(SIZES), draw_visits(len(SIZES)))
     shares = drawn.sides.prod(axis=2)[0] / np.prod(SIZES[0])
     assert (shares[:2] > 0.39).all()
     assert (shares[2:6] < 0.41).all()
@@ -162,7 +162,7 @@ def test_the_middle_is_that_of_resize_and_center_crop(
     crop = ResizedCrop(size, of="image", at="center", short=short, exact=exact)
     images, whole = batch(stored(codec), crop), PackedDataset(stored("none"))
     assert torch.equal(images, batch(stored(codec), crop, seed=2))
-    height, width = crop.shape
+    height, width = crop._shape
     side = short or max(height, width)
     for number, image in enumerate(images):
         sides = [side * n // min(SIZES[number]) for n in SIZES[number]]

@@ -291,4 +291,4 @@ def test_crops_at_given_places_follow_a_selection(in_splits: Path) -> None:
     ds = PackedDataset(in_splits, "picture", crop=Crop(2, of="picture", at=places, pad="zero"), extras="number")
     some = ds.select([5, 3])
     assert torch.equal(some[:]["picture"], ds[[5, 3]]["picture"])
-    assert some._parts.crop.given.tolist() == [[2, 0], [0, 0]]  # type: ignore[union-attr]
+    assert some._parts.crop._given.tolist() == [[2, 0], [0, 0]]  # type: ignore[union-attr]

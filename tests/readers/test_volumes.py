@@ -383,7 +383,7 @@ def test_places_outside_are_on_whole_pixels_of_every_field(scans: Path) -> None:
     whole = PackedDataset(scans)
     for batch in Loader(PackedDataset(scans, crop=crop, extras=("number",)), 6, repeat=4):
         for item, number in enumerate(batch["number"].tolist()):
-            for name, scale in crop.scales.items():
+            for name, scale in crop._scales.items():
                 size = (8 // scale,) * 3
                 wanted, own = framed(whole[number][name].numpy(), places[number] // scale, size, slice(0, 3), "edge")
                 got, data = batch[name][item].numpy(), batch[name + "_is_data"][item].tolist()
