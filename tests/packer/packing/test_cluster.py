@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 import time
 from unittest.mock import MagicMock
 
-import distributed
 import pytest
 from click.testing import CliRunner
 
@@ -25,6 +25,12 @@ pytestmark = [
 
 SHARD = {"codec": "zstd", "shard_size": 8192}
 PATIENCE = 60
+
+
+@pytest.fixture(scope="module")
+def distributed():
+    """The package, which every process that collects tests would import else."""
+    return importlib.import_module("distributed")
 
 
 class Cluster:
@@ -54,7 +60,7 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def cluster(distributed, tmp_path_factory):
     """The cluster, once both workers have come."""
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
@@ -75,7 +81,7 @@ def wanted(tmp_path, new_pairs, files_of):
     return sources, files
 
 
-def test_the_cluster_makes_the_same_bytes(cluster, wanted, tmp_path, files_of):
+def test_the_cluster_makes_the_same_bytes(distributed, cluster, wanted, tmp_path, files_of):
     """Through `executor=`, both workers pack, and every file is as one machine makes it."""
     sources, files = wanted
     with distributed.Client(cluster.address) as client:
@@ -95,7 +101,7 @@ def test_the_command_line_makes_the_same_bytes(cluster, wanted, tmp_path, files_
     assert files_of(tmp_path / "out") == files
 
 
-def test_a_worker_that_is_killed_does_not_fail_the_job(cluster, wanted, tmp_path, files_of):
+def test_a_worker_that_is_killed_does_not_fail_the_job(distributed, cluster, wanted, tmp_path, files_of):
     """Killed when the first shard is done: the other worker packs the rest, and no file is left over."""
     sources, files = wanted
     killed = []
@@ -115,7 +121,7 @@ def test_a_worker_that_is_killed_does_not_fail_the_job(cluster, wanted, tmp_path
 
 
 @pytest.mark.parametrize("threads", [{}, {"tcp://host:1": 1}])
-def test_a_cluster_without_workers_says_so(monkeypatch, caplog, threads):
+def test_a_cluster_without_workers_says_so(distributed, monkeypatch, caplog, threads):
     """Packing waits for the first worker, which the user may have forgotten."""
     client = MagicMock(**{"nthreads.return_value": threads})
     monkeypatch.setattr(distributed, "Client", lambda address: client)

@@ -18,8 +18,6 @@ from packer.sources.arrays.units import REVERSED
 from packer.sources.looking import NEVER_WRITTEN
 from packer.watcher import Watcher
 
-xarray = pytest.importorskip("xarray")  # which Python 3.10 has in no version of today
-
 F4, F8, I1, I2, I4, U1 = np.float32, np.float64, np.int8, np.int16, np.int32, np.uint8
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "scaled": (np.array([1, -1, 3], I2), {"scale_factor": F4(0.1)}),
@@ -56,6 +54,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("samples", ["rows", "files"])
 def test_values_are_those_of_xarray(tmp_path: Path, case: str, samples: str) -> None:
     """Refused, unless --scaled gives xarray's values, in its dtype, or --stored the numbers."""
+    xarray = pytest.importorskip("xarray")  # which Python 3.10 has in no version of today
     numbers, attributes = CASES[case]
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = numbers
