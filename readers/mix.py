@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset
 
-from packer.errors import UsageError
+from packer.errors import UsageError, first_few
 from packer.format import ColumnIndex, Field, Numbers, Shard, ShardEntry, starts_of
 from readers.composed import Mixed
 from readers.dataset import PackedDataset, reads_batches
@@ -83,6 +83,8 @@ class Mix(Dataset[Any]):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
             _check_alike(self.datasets[0], dataset)
+        if not extras and type(self) is Mix:
+            _check_classes(self.datasets)
         _ = self._source.transforms
         if extras and DATASET in source_of(self.datasets[0]).unread:
             raise UsageError(f"mix: there is a field {DATASET!r} already; leave it out, or leave out extras")
@@ -177,9 +179,11 @@ def add_datasets(first: Dataset[Any], second: Dataset[Any]) -> Dataset[Any]:
     for summand in (first, second):
         summands += summand.datasets if isinstance(summand, Mix) and not summand.extras else [summand]
     try:
-        return Sum(summands)
+        total = Sum(summands)
     except (UsageError, TypeError):  # of other fields or transforms, without samples, or no packed datasets
         return ConcatDataset([first, second])
+    _check_classes(total.datasets)
+    return total
 
 
 def _no_names(names: Sequence[str]) -> Numbers:
@@ -460,4 +464,16 @@ def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
             raise UsageError(
                 f"mix: field {name!r} is {first_words} in {first!r} and {other_words} in {other!r}; choose fields "
                 "alike in both: PackedDataset(..., fields=[...])"
+            )
+
+
+def _check_classes(datasets: Sequence[PackedDataset]) -> None:
+    """Raise UsageError if a label of two datasets would stand for two classes, and nothing tells them apart."""
+    labelled = [one for one in datasets if one.classes and not {"label", "labels"}.isdisjoint(one.fields)]
+    for other in labelled[1:]:
+        if other.classes != labelled[0].classes:
+            shown = [f"{first_few(one.classes or [])} in {one!r}" for one in (labelled[0], other)]
+            raise UsageError(
+                f"mix: labels stand for {shown[0]}, and for {shown[1]}; Mix(..., extras=({DATASET!r},)) tells the "
+                "datasets apart, or choose fields without labels"
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ class TarWriter(Writer):
         for spec in source.fields:
             if spec.kind == "image":
                 check_image(spec)
+        _check_suffixes(source.fields)
         super().__init__(source, files)
         dotted = next((name for name in self._names if "." in name.rpartition("/")[2]), None)
         if dotted is not None:
@@ -65,19 +66,42 @@ class TarWriter(Writer):
                 tar.addfile(member, io.BytesIO(data))
 
 
+def _check_suffixes(specs: Sequence[FieldSpec]) -> None:
+    """Raise UsageError if members of two fields may have one suffix; WebDataset reads capitals as small letters."""
+    field_of: dict[str, str] = {}
+    for spec in specs:
+        for suffix in dict.fromkeys(suffix.lower() for suffix in _suffixes(spec)):
+            if suffix in field_of:
+                raise UsageError(
+                    f"fields {field_of[suffix]!r} and {spec.name!r} would both have the suffix .{suffix} in a tar: "
+                    "name one of them with --fields, or export to hdf5"
+                )
+            field_of[suffix] = spec.name
+
+
+def _suffixes(spec: FieldSpec) -> list[str]:
+    """Return the suffixes that values of a field may have: of images that of a JPEG file, and that of PNG."""
+    if spec.kind == "text":
+        return [spec.name if spec.name in _TEXTS else f"{spec.name}.txt"]
+    if spec.kind == "image":
+        return [_suffixed(spec.name, suffix, _PLAIN) for suffix in ("jpg", "png")]
+    kind = "cls" if not spec.shape and spec.dtype == "int64" else "npy"
+    return [_suffixed(spec.name, kind, kind)]
+
+
 def _member(spec: FieldSpec, value: Any) -> tuple[str, bytes]:
     """Return the suffix and the bytes of one value."""
+    suffix, *of_png = _suffixes(spec)
     if spec.kind == "text":
-        return (spec.name if spec.name in _TEXTS else f"{spec.name}.txt"), str(value).encode()
+        return suffix, str(value).encode()
     if spec.kind == "image":
         data = file_of(value)
-        suffix = "jpg" if data else "png"
-        return _suffixed(spec.name, suffix, _PLAIN), data or _png(value)
+        return (suffix, data) if data else (of_png[0], _png(value))
     if not spec.shape and spec.dtype == "int64":
-        return _suffixed(spec.name, "cls", "cls"), str(int(value)).encode()
+        return suffix, str(int(value)).encode()
     file = io.BytesIO()
     np.save(file, np.asarray(value), allow_pickle=False)
-    return _suffixed(spec.name, "npy", "npy"), file.getvalue()
+    return suffix, file.getvalue()
 
 
 def _suffixed(field: str, suffix: str, plain: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -16,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset
 
+from packer.convert import convert
 from packer.errors import UsageError
 from packer.format import FieldSpec
+from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, PointSample, Windows
 from readers.composed import Mixed, Repeated
@@ -434,6 +437,22 @@ def test_schemas_that_differ_are_refused(tmp_path: Path, datasets: list[PackedDa
             Mix({made[one]: 1, made[other]: 1})
     with pytest.raises(UsageError, match=r"field 'number' is one int64 in .* and missing in .*base"):
         Mix({datasets[0]: 1, made["base"]: 1})
+
+
+def test_labels_of_other_classes_are_refused(tmp_path: Path) -> None:
+    """By `Mix` and `+`, unless the batch says which dataset a sample is of, or has no labels."""
+    folders = [tmp_path / "cat", tmp_path / "dog"]
+    for folder in folders:
+        with h5py.File(f"{folder}.h5", "w") as file:
+            file["number"], file["kind"] = [0, 1], [folder.name] * 2
+        convert(f"{folder}.h5", folder, source=SourceOptions(classes="kind"), workers=0)
+    one, other = map(PackedDataset, folders)
+    for join in (lambda: Mix({one: 1, other: 1}), lambda: one + other):
+        with pytest.raises(UsageError, match=r"mix: labels stand for cat in .*, and for dog in .* tells the datasets"):
+            join()
+    assert len(Mix({one: 1, other: 1}, extras=("dataset",))) == 4
+    unlabelled = [PackedDataset(folder, fields=["number"]) for folder in folders]
+    assert len(Mix(unlabelled, weights=[1, 1])) == len(unlabelled[0] + unlabelled[1]) == 4
 
 
 def test_what_is_no_mix_is_refused(tmp_path: Path, datasets: list[PackedDataset]) -> None:

@@ -157,6 +157,14 @@ def test_every_value_comes_back_or_its_field_is_refused(tmp_path, to, spec):
     assert not [path for path in files if path.name.endswith(".partial")]
 
 
+def test_fields_whose_members_of_a_tar_would_be_one_are_refused(tmp_path):
+    """`a` is a.cls there, as `a.cls` is, and WebDataset reads `X` as `x`: one would take the place of the other."""
+    for number, (one, other) in enumerate((("a", "a.cls"), ("X", "x"))):
+        convert([{one: 1, other: 2}], tmp_path / f"{number}", workers=0)
+        with pytest.raises(UsageError, match=f"fields '{one}' and '{other}' would both have the suffix"):
+            export(tmp_path / f"{number}", tmp_path / "out", to="tar")
+
+
 @pytest.mark.parametrize("wanted", ["d,b", "test", ["b", "d"]])
 def test_chosen_samples_are_exported_alone(tmp_path, to, spec, wanted):
     """A split, or names: the files are those of a dataset that holds these samples and no others."""
