@@ -14,6 +14,7 @@ import pytest
 import torch
 from jpeg_files import as_jpeg, photograph
 from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from packer.convert import convert
 from packer.errors import UsageError
@@ -165,12 +166,14 @@ def test_lists_of_samples_of_many_lengths(rows: Path) -> None:
         default_collate(ds.__getitems__([0, 4]))
 
 
-def test_lists_of_other_things_are_joined_as_torch_does(rows: Path) -> None:
-    """A list of tensors, or a tuple of samples, is one sample of several parts."""
+def test_lists_of_other_things_are_joined_as_torch_does(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of tensors, or a tuple of samples, is one sample of several parts; a function of one's own joins dicts."""
     views = PackedDataset(rows, sample_transform=lambda sample: (sample, {"y": sample["y"] + 1}))[:3]
     assert [view["y"].tolist() for view in views] == [[0, 1, 2], [1, 2, 3]]
     parts = PackedDataset(rows, sample_transform=lambda sample: [sample["x"][:2], sample["y"]])[:3]
     assert [list(part.shape) for part in parts] == [[3, 2], [3]]
+    monkeypatch.setitem(default_collate_fn_map, dict, lambda samples, **_: len(samples))
+    assert PackedDataset(rows, sample_transform=doubled)[:3] == 3
 
 
 def test_samples_of_different_lengths_become_ragged(pack: Any, tmp_path: Path) -> None:
