@@ -44,8 +44,8 @@ class ParquetWriter(Writer):
             columns[spec.name] = _type_of(spec, meaning if isinstance(meaning, str) else "")
             if spec.kind == "image":
                 features[spec.name] = {"_type": "Image"}
-            elif isinstance(meaning, list) and columns[spec.name] == pa.int64():
-                features[spec.name] = {"names": meaning, "_type": "ClassLabel"}
+            elif isinstance(meaning, list) and spec.dtype == "int64":
+                features[spec.name] = _feature(spec, {"names": meaning, "_type": "ClassLabel"})
         super().__init__(source, files)
         is_time = [
             name for name, meaning in meanings.items() if isinstance(meaning, str) and columns[name] != pa.int64()
@@ -104,6 +104,13 @@ def _type_of(spec: FieldSpec, time: str) -> Any:
     for length in reversed(spec.shape):
         kind = pa.list_(kind) if length is None else pa.list_(kind, length)
     return kind
+
+
+def _feature(spec: FieldSpec, feature: dict[str, Any]) -> dict[str, Any]:
+    """Return what Hugging Face calls a field whose single values are this feature."""
+    for length in reversed(spec.shape):
+        feature = {"feature": feature, "length": -1 if length is None else length, "_type": "Sequence"}
+    return feature
 
 
 def _column(spec: FieldSpec, values: Any, names: Any, kind: Any) -> Any:

@@ -17,6 +17,8 @@ from packer.sources.tables.text import CSV, Odd, odd_values
 
 #: What a column is of which no value is known, that is left out, whose numbers are those of classes, or that is binary.
 EMPTY, SKIPPED, CLASS, BINARY = "empty", "skipped", "class", "binary"
+#: How the words of a column begin whose values are numbers of classes in the file, too.
+NUMBER = "number of class"
 #: How a type begins whose values have a shape of their own.
 _TENSOR = "extension<arrow.fixed_shape_tensor"
 #: Types of Arrow that have another name than the dtype.
@@ -44,13 +46,28 @@ def layout_of(schema: Any, options: SourceOptions) -> Layout:
         laid = _field(name, array.type)
         if name in files:
             laid = laid._replace(detail=f"{name}.path")
-        feature = features.get(name)
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and laid.dtype == "int64":
-            laid = laid._replace(in_words=CLASS, detail=tuple(feature["names"]))
+        if laid.dtype == "int64" and (names := _class_names(features, name)):
+            laid = laid._replace(in_words=f"{NUMBER} of {len(laid.shape)} axes", detail=names)
         layout.append(laid._replace(detail=odd[name]) if name in odd else laid)
     if twice := [name for name, times in Counter(laid.name for laid in layout).items() if times > 1]:
         raise SourceError(f"two columns, or members of one, are named {twice[0]!r}; rename one")
     return tuple(layout)
+
+
+def is_class(laid: LaidField) -> bool:
+    """Return whether the numbers of a column are those of classes, whose names are its `detail`."""
+    return laid.in_words.startswith((CLASS, NUMBER))
+
+
+def _class_names(features: Any, name: str) -> tuple[str, ...]:
+    """Return the names of classes that the features of Hugging Face have for a column, a member, or values of lists."""
+    feature = features
+    for part in [name] if name in features else name.split("."):
+        feature = feature.get(part) if isinstance(feature, dict) else None
+        while isinstance(feature, list) or (isinstance(feature, dict) and feature.keys() >= {"feature", "_type"}):
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+    is_known = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+    return tuple(feature["names"]) if is_known else ()
 
 
 def _field(name: str, kind: Any) -> LaidField:

@@ -28,7 +28,7 @@ from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.sources.tables.arrow import ARROW, GROUP, PARQUET, faults, groups_of, leaves, stored
 from packer.sources.tables.columns import Members, columns_of, with_joined
-from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, layout_of, merged, said_of_text
+from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, is_class, layout_of, merged, said_of_text
 from packer.sources.tables.pictures import pictured
 from packer.sources.tables.text import CSV, JSON, Odd, parsed, piece, pieces
 from packer.sources.tables.values import filled, first_null, values_of
@@ -109,11 +109,15 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
                 f"{flag} {unknown[0]}: there is no such column; columns are {first_few(list(dict.fromkeys(names)))}"
             )
     classes: dict[str, dict[str, None]] = {}
-    for laid in (laid for layout in layouts for laid in layout if laid.in_words == CLASS):
-        classes.setdefault(laid.name, {}).update(dict.fromkeys(laid.detail))
+    for laid in (laid for layout in layouts for laid in layout if is_class(laid)):
+        known = classes.setdefault(laid.name, {})
+        if known and laid.in_words != CLASS and tuple(known) != laid.detail:
+            both = f"{first_few(list(known))} in some files, and {first_few(list(laid.detail))} in others"
+            raise SourceError(f"numbers of column {laid.name} stand for {both}; convert them apart", path)
+        known.update(dict.fromkeys(laid.detail))
     kept = [
         tuple(
-            laid._replace(detail=tuple(classes[laid.name])) if laid.in_words == CLASS else laid
+            laid._replace(detail=tuple(classes[laid.name])) if is_class(laid) else laid
             for laid in layout
             if laid.in_words != SKIPPED
         )
@@ -153,7 +157,7 @@ def _are_numbers(names: Sequence[str]) -> bool:
 
 def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
     """Return the names of classes, those of `label` as the manifest has them, and the units of times."""
-    classes = {laid.name: list(laid.detail) for laid in table.layouts[0] if laid.in_words == CLASS}
+    classes = {laid.name: list(laid.detail) for laid in table.layouts[0] if is_class(laid)}
     times = {laid.name: laid.in_words for laid in table.layouts[0] if laid.in_words.startswith(_TIMES)}
     own = {"classes": classes.pop("label", None), "categories": classes, "times": times, "fill": dict(options.fill)}
     return {name: value for name, value in own.items() if value}

@@ -45,20 +45,23 @@ def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
             "flag": [True, False, True],
             "boxes": [np.ones((n, 4), np.float32).tolist() for n in range(3)],
             "pair": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2)),
+            "tags": [[0, 1], [1], []],
         }
     )
+    tags = {"feature": {"names": ["noun", "verb"], "_type": "ClassLabel"}, "length": -1, "_type": "Sequence"}
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": {"tags": tags}}})})
     parquet.write_table(table, tmp_path / "a.parquet")
     convert(str(tmp_path / "a.parquet"), tmp_path / "d", workers=0)
     append(tmp_path / "d", str(tmp_path / "a.parquet"), workers=0)
     assert export(tmp_path / "d", tmp_path / "out", to="parquet", samples=["0", "1", "5"]).notes == ()
     again = parquet.read_table(tmp_path / "out" / "data-00000.parquet")
-    same = ("at", "day", "text", "flag", "pair")
+    same = ("at", "day", "text", "flag", "pair", "tags")
     assert again.select(same).cast(table.select(same).schema) == table.select(same)
     assert again["boxes"].to_pylist() == table["boxes"].to_pylist()
     features = json.loads(again.schema.metadata[b"huggingface"])["info"]["features"]
-    assert features == {"kind": {"names": ["x", "y"], "_type": "ClassLabel"}}
+    assert features == {"kind": {"names": ["x", "y"], "_type": "ClassLabel"}, "tags": tags}
     assert [int(n) for n in read_each(open_sources([str(tmp_path / "out")]))["kind"]] == [0, 1, 0]
     assert export(tmp_path / "d", tmp_path / "h", to="hdf5").notes == (
-        "names of classes are not written: those of kind",
+        "names of classes are not written: those of kind, tags",
         "units of times are not written: at in timestamp[us, tz=UTC], day in date32[day]",
     )

@@ -188,6 +188,23 @@ def test_classes_of_several_files_have_one_number(tmp_path: Path) -> None:
     assert manifests.read(tmp_path.parent / f"{tmp_path.name}.out").classes == ("cat", "dog", "emu")
 
 
+def test_numbers_of_classes_keep_their_names(tmp_path: Path) -> None:
+    """Of lists and members too, as Hugging Face has tags of words and of boxes; files that number otherwise differ."""
+    table = pa.table({"tags": [[0, 1], [1]], "of": [[{"c": 1}], [{"c": 0}]], "a.b": [1, 0]})
+    for number, names in enumerate((["cat", "dog"], ["dog", "cat"])):
+        label = {"names": names, "_type": "ClassLabel"}
+        tags = {"feature": label, "_type": "Sequence"}
+        metadata = {
+            "huggingface": json.dumps({"info": {"features": {"tags": tags, "of": [{"c": label}], "a.b": label}}})
+        }
+        written(tmp_path / f"{number}.parquet", table.replace_schema_metadata(metadata))
+    source = open_sources([str(tmp_path / "0.parquet")])
+    assert source.origin["categories"] == {name: ["cat", "dog"] for name in ("tags", "of.c", "a.b")}
+    assert rows(tmp_path / "0.parquet") == {"tags": [[0, 1], [1]], "of.c": [[1], [0]], "a.b": [1, 0]}
+    with pytest.raises(SourceError, match="numbers of column tags stand for cat, dog in some files, and dog, cat in"):
+        open_sources([str(tmp_path)])
+
+
 def test_types_of_csv_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Far behind the first piece a column may become one of floats or of text; quotes, BOM and line ends are kept."""
     monkeypatch.setattr("packer.sources.tables.text._PIECE_BYTES", 64)
