@@ -12,6 +12,7 @@ tasks, a line each. A step has the frame that is shown nearest to its time, as i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -321,7 +322,7 @@ def _columns(path: str, start: int, stop: int, names: tuple[str, ...]) -> dict[s
             parts.append(table.slice(max(0, start - before), min(stop, int(ends[group])) - max(start, before)))
         table = pa.concat_tables(parts).combine_chunks()
     if lacking := [name for name in names if table[name].null_count]:
-        raise SourceError(f"column {lacking[0]} has steps without a value; --skip {lacking[0]} leaves it out", path)
+        raise _without_value(lacking[0], path)
     return {name: table[name].chunk(0) for name in names}
 
 
@@ -343,13 +344,25 @@ def _group(path: str, group: int, names: tuple[str, ...], changed: int) -> Any:
 
 
 def _numbers(column: Any, laid: LaidField, shape: tuple[int, ...], path: str) -> NDArray[Any]:
-    for _ in shape[1:]:
-        column = column.flatten() if hasattr(column, "flatten") and column.type.num_fields else column
+    from pyarrow import compute
+
+    is_whole, is_even, axis = not column.null_count, True, 1
+    while column.type.num_fields and axis < len(shape):
+        length = shape[axis] if column.type.value_type.num_fields else math.prod(shape[axis:])  # lists may be flat
+        is_even &= compute.all(compute.equal(compute.list_value_length(column), length)).as_py() is not False
+        column, axis = column.flatten(), axis + 1
+        is_whole &= not column.null_count
+    if not is_whole:
+        raise _without_value(laid.name, path)
     values = np.asarray(column.to_numpy(zero_copy_only=False))
-    if values.dtype != laid.dtype or values.size != np.prod(shape):
+    if values.dtype != laid.dtype or values.size != np.prod(shape) or not is_even:
         reason = f"column {laid.name} holds {values.size:,} values of {values.dtype}, not {shape} of {laid.dtype}"
         raise SourceError(f"{reason} as {LEROBOT_INFO} says; --skip {laid.name} leaves it out", path)
     return np.ascontiguousarray(values).reshape(shape)
+
+
+def _without_value(name: str, path: str) -> SourceError:
+    return SourceError(f"column {name} has steps without a value; --skip {name} leaves it out", path)
 
 
 def _camera(

@@ -74,6 +74,12 @@ def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
     put(lacking / "data/chunk-000/episode_000001.parquet", pa.Table.from_pylist(table))
     with pytest.raises(SourceError, match="column action has steps without a value"):
         read_each(open_sources([str(lacking)]))
+    for values, reason in (([1.0, None], "has steps without a value"), ([1.0] * 3, r"not \(6, 2\) of float32 as meta")):
+        actions = [[0.0] * (4 - len(values)), values, *[[0.0, 0.0]] * 4]  # as many values in all
+        column = pa.array(actions, pa.list_(pa.float32()))
+        put(lacking / "data/chunk-000/episode_000001.parquet", arrow(1).set_column(0, "action", column))
+        with pytest.raises(SourceError, match=f"column action .*{reason}"):
+            read_each(open_sources([str(lacking)]))
     cut = next((write(tmp_path / "cut", "v3.0") / "meta/episodes").rglob("*.parquet"))
     cut.write_bytes(cut.read_bytes()[:-9])
     with pytest.raises(SourceError, match=rf"{cut.name}: cannot be read as a table"):
