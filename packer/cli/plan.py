@@ -30,6 +30,7 @@ from packer.packing import (
     make_plan,
     open_source,
     plan_splits,
+    process_count,
     reading_limits,
     split_text,
 )
@@ -85,7 +86,7 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
         plan = make_plan(source, options.codec, options.shard_size, limits, watcher)
         splits = plan_splits(plan, options, lenient=bool(rejected))
         likely = estimate(plan, limits, watcher)
-    workers = max(options.processes, 1)
+    workers = max(process_count(options), 1)
     existing_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
     facts = {
         "disk_free": shutil.disk_usage(existing_folder).free,

@@ -52,7 +52,7 @@ from packer.packing.inputs import (
 from packer.packing.job import Job, Packed, fetch_rejected, job_of, plan_job, plan_splits
 from packer.packing.manifest import check_output, make_manifest, named_files, read_manifest, totals
 from packer.packing.note import Note, shard_file
-from packer.packing.options import ConvertOptions, reading_limits
+from packer.packing.options import ConvertOptions, process_count, reading_limits
 from packer.packing.origin import (
     Origin,
     classes_of,
@@ -178,6 +178,7 @@ __all__ = [
     "plan_job",
     "plan_shards",
     "plan_splits",
+    "process_count",
     "read_blocks",
     "read_examples",
     "read_manifest",

@@ -90,11 +90,6 @@ class ConvertOptions:
         """What reading one sample may take."""
         return Limits(self.read_seconds, self.read_bytes)
 
-    @property
-    def processes(self) -> int:
-        """How many processes pack; 0 is this one."""
-        return processors() if self.workers is None else self.workers
-
 
 def reading_limits(options: ConvertOptions, in_memory: bool = False) -> Limits | None:
     """Return the limits of reading in other processes; None to read in this one.
@@ -107,3 +102,8 @@ def reading_limits(options: ConvertOptions, in_memory: bool = False) -> Limits |
     if options.executor is None:
         check_may_start()  # before anything is written
     return options.limits
+
+
+def process_count(options: ConvertOptions) -> int:
+    """Return how many processes pack; 0 is this one."""
+    return processors() if options.workers is None else options.workers

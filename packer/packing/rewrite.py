@@ -32,7 +32,7 @@ from packer.format import (
 from packer.packing.commit import Change
 from packer.packing.manifest import shards_digest
 from packer.packing.note import Note, shard_file
-from packer.packing.options import ConvertOptions
+from packer.packing.options import ConvertOptions, process_count
 from packer.packing.places import LocalPlace, Place
 from packer.packing.rejected import Rejected
 from packer.packing.running import run_tasks
@@ -263,7 +263,7 @@ def pack_shards(change: Change, command: Command, makes: Sequence[Make]) -> Iter
         ShardTask(make, output, change.run, command.fields, options.map_limit, is_digested=not command.files.are_there)
         for make in makes
     ]
-    workers = 0 if command.limits is None else options.processes
+    workers = 0 if command.limits is None else process_count(options)
     return run_tasks(tasks, options.watcher, workers, command.limits, options.executor)
 
 
