@@ -361,26 +361,6 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
             further={path: more for path, more in self.further.items() if path in paths},
         )
 
-    @staticmethod
-    def concat(tables: Sequence[SampleTable]) -> SampleTable:
-        """Return the samples of several tables of the same inputs, one after another."""
-        first, counts = tables[0], [table.count for table in tables]
-        layouts = list(dict.fromkeys(layout for table in tables for layout in table.layouts))
-        layout_of = [
-            np.array([layouts.index(layout) for layout in table.layouts], np.uint32)[table.numbers_of_layouts()]
-            for table in tables
-            if table.layouts
-        ]
-        return SampleTable(
-            count=sum(counts),
-            inputs={name: _joined([table.inputs[name] for table in tables], counts) for name in first.inputs},
-            names=None if first.names is None else [name for table in tables for name in table.names or ()],
-            layouts=layouts,
-            layout_of=np.concatenate(layout_of) if layout_of else None,
-            numbers={name: np.concatenate([table.numbers[name] for table in tables]) for name in first.numbers},
-            further={path: more for table in tables for path, more in table.further.items()},
-        )
-
     def numbers_of_layouts(self) -> NDArray[Any]:
         """Return the number of the layout of every sample, or file of samples."""
         return np.zeros(self.rows_or_samples, np.uint32) if self.layout_of is None else self.layout_of
@@ -413,26 +393,3 @@ class Rows(Sequence[Row]):
                 paths = {name: (head + files[number],) for name, head, files in heads}
                 numbers = {name: column[at] for name, column in columns.items()}
                 yield Row(paths, {}, {}, numbers, layouts[layout_of[at]])
-
-
-def _joined(columns: Sequence[Files], counts: Sequence[int]) -> Files:
-    """Return the files of one input of several tables, which have so many samples."""
-    folder, lists = columns[0].folder, [one.files for one in columns]
-    if any(one.folder != folder for one in columns):
-        folder, lists = "", [[join(one.folder, file) for file in one.files] for one in columns]
-    files = [file for of_one in lists for file in of_one]
-    more: dict[str, Any] = {}
-    if columns[0].roots is not None:
-        more["roots"] = [root for one in columns for root in one.roots or ()]
-    if columns[0].spans is not None:
-        more["spans"] = np.concatenate([one.spans for one in columns if one.spans is not None])
-    if columns[0].ends is not None:
-        befores = np.cumsum([0, *counts[:-1]]).tolist()
-        ends = [one.ends + before for one, before in zip(columns, befores, strict=True) if one.ends is not None]
-        firsts = [np.zeros(len(one.files), np.int64) if one.firsts is None else one.firsts for one in columns]
-        return Files(folder, files, None, np.concatenate(ends), np.concatenate(firsts), **more)
-    if all(one.bounds is None for one in columns):
-        return Files(folder, files, **more)
-    counted = zip(columns, counts, strict=True)
-    of_each = [np.ones(count) if one.bounds is None else np.diff(one.bounds) for one, count in counted]
-    return Files(folder, files, bounds_of(np.concatenate(of_each)), **more)

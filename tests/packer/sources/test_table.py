@@ -1,4 +1,4 @@
-"""The table of samples: some of it, and several one after another, is what the same does to a list."""
+"""The table of samples: some of it is what the same does to a list."""
 
 from __future__ import annotations
 
@@ -67,13 +67,6 @@ def test_some_samples_are_those_samples(table: SampleTable, data: Any) -> None:
     assert facts(table.take(numbers)) == [expected[number] for number in numbers]
 
 
-@settings(max_examples=60, deadline=None)
-@given(tables(), tables())
-def test_tables_one_after_another(first: SampleTable, second: SampleTable) -> None:
-    """What is said of each sample stays."""
-    assert facts(SampleTable.concat([first, second])) == facts(first) + facts(second)
-
-
 @st.composite
 def tables_of_rows(draw: Any) -> SampleTable:
     """Tables whose samples are rows of files: all of a file, or those from some row on."""
@@ -125,7 +118,6 @@ def test_some_rows_are_those_rows(table: SampleTable, data: Any) -> None:
             of_each = np.repeat(are_kept, np.diff(np.asarray(part.inputs[""].ends), prepend=0))
             kept = part.keep(are_kept)
             assert (kept.count, rows_of(kept)) == (of_each.sum(), [expected[n] for n in np.flatnonzero(of_each)])
-        assert rows_of(SampleTable.concat([part, table])) == expected + rows_of(table)
     assert rows_of(table.slice(start, stop)) == rows_of(table)[start:stop]
     assert rows_of(table.take(numbers)) == [rows_of(table)[number] for number in numbers]
 
