@@ -25,7 +25,7 @@ def as_result(result: Any) -> Any:
 
 
 def flatten_results(results: Sequence[Any]) -> Sequence[Any]:
-    """Return the samples of a batch from what was returned for each, of which some may be `Several`.
+    """Return the samples of a batch from what was returned for each; the same list if none of these is `Several`.
 
     Raises:
         UsageError: there are none.
