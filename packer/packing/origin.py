@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Manifest, Names, ShardEntry
-from packer.sources import Source, shuffled_order
+from packer.sources import Source, one_list_of_classes, shuffled_order
 
 Origin = dict[str, Any]
 Struct = TypeVar("Struct", bound=msgspec.Struct)
@@ -81,6 +81,9 @@ def with_fields(origin: Origin, samples: int, joined: Mapping[str, Origin], drop
     Args:
         joined: where the new fields came from, by name.
         dropped: fields that are gone.
+
+    Raises:
+        UsageError: a new field has other names of classes than the samples.
     """
     new_origin: Origin = msgspec.json.decode(msgspec.json.encode(origin))
     sources = [inner for _, inner in parts(new_origin, samples)] or [new_origin]
@@ -92,8 +95,8 @@ def with_fields(origin: Origin, samples: int, joined: Mapping[str, Origin], drop
             old_dropped = source.get("dropped")
             source["dropped"] = [*(old_dropped if isinstance(old_dropped, list) else []), *dropped]
         for origin_of_field in joined.values():
-            if classes := classes_of(origin_of_field, samples):
-                source["classes"] = list(classes)
+            if classes := one_list_of_classes([classes_of(origin, samples), classes_of(origin_of_field, samples)]):
+                source["classes"] = classes
     if {"label", "labels"}.intersection(dropped):
         for level in levels(new_origin, samples):
             level.pop("classes", None)

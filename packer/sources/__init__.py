@@ -10,6 +10,7 @@ from packer.sources.base import (
     block_bytes,
     count,
     joined,
+    one_list_of_classes,
     read_through,
     runs,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "named_paths",
     "names_of",
     "one_block",
+    "one_list_of_classes",
     "open_packed",
     "open_sources",
     "pair_by_name",

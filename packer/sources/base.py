@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs import EncodedImage
-from packer.errors import SourceError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec
 
 if TYPE_CHECKING:
@@ -310,3 +310,19 @@ def fits(shape: Sequence[int | None], of_field: Sequence[int | None]) -> bool:
     if shape == of_field:
         return True
     return len(shape) == len(of_field) and all(w in (None, n) for n, w in zip(shape, of_field, strict=True))
+
+
+def one_list_of_classes(lists: Iterable[Sequence[str]]) -> list[str]:
+    """Return the names of classes that `label`, and `labels` of boxes, stand for: all lists that are not empty agree.
+
+    Raises:
+        UsageError: two differ, and a dataset keeps one.
+    """
+    some, *others = [list(names) for names in lists if names] or [[]]
+    for names in others:
+        if names != some:
+            raise UsageError(
+                f"label and labels would stand for classes of their own, {first_few(some)} and {first_few(names)}, and "
+                "a dataset keeps one list of names: leave one of them out, or join it as plain numbers, such as a .npy"
+            )
+    return some

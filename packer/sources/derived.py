@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import Field, FieldSpec
 from packer.sources.agreeing import difference
-from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, fits
+from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, fits, one_list_of_classes
 from packer.sources.views import PickedSource
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ClassSource(DerivedSource):
     def __init__(self, source: Source, option: str, classes: Sequence[str], more: Collection[str] = ()) -> None:
         super().__init__(source)
         _check_no_label(source, option)
-        self.classes = sorted({*classes, *more})
+        self.classes = one_list_of_classes([sorted({*classes, *more}), source.origin.get("classes", ())])
         self.origin = {**source.origin, "classes": self.classes}
         numbers = {name: number for number, name in enumerate(self.classes)}
         self._labels: NDArray[np.int64] = np.array([numbers[name] for name in classes], np.int64)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec
-from packer.sources.base import Block, DerivedSource, LargeArray, Source, count
+from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, one_list_of_classes
 from packer.sources.source import TableSource
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ class BesideSource(DerivedSource):
         self.remarks = [*source.remarks, *(remark for side in sides for remark in side.remarks)]
         self.remarks += [remark for side in sides for remark in _sized_otherwise(source, side)]
         beside = {spec.name: dict(side.origin) for side in sides for spec in side.fields}
-        classes = [origin["classes"] for origin in (source.origin, *beside.values()) if origin.get("classes")]
-        self.origin = {**source.origin, **({"classes": classes[0]} if classes else {}), "beside": beside}
+        classes = one_list_of_classes(origin.get("classes", ()) for origin in (source.origin, *beside.values()))
+        self.origin = {**source.origin, **({"classes": classes} if classes else {}), "beside": beside}
 
     def slice(self, start: int, stop: int) -> Self:
         sliced = super().slice(start, stop)

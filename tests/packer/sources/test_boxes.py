@@ -150,6 +150,21 @@ def test_a_json_joins_a_dataset_by_names(images: Path, tmp_path: Path) -> None:
     assert (dataset["b"]["boxes"].tolist(), dataset.classes) == ([[1, 2, 3, 4]], ["person", "train", "toothbrush"])
 
 
+def test_two_lists_of_classes_are_refused(images: Path, tmp_path: Path) -> None:
+    """A dataset keeps one: the numbers of `label`, or those of boxes, would stand for the classes of the others."""
+    for name in "abcd":
+        save(tmp_path / "in" / "cat" / f"{name}.png", picture(8, 8))
+    listed = [{"id": number, "file_name": f"cat/{name}.png"} for number, name in enumerate("abcd")]
+    boxes = f"boxes={write(tmp_path, 'i.json', coco([], images=listed))}"
+    options = SourceOptions(label="folder")
+    with pytest.raises(UsageError, match="label and labels would stand for classes of their own, cat and person"):
+        open_sources([f"image={tmp_path / 'in'}", boxes], options)
+    convert(f"image={tmp_path / 'in'}", tmp_path / "out", source=options, workers=0)
+    with pytest.raises(UsageError, match="label and labels would stand for classes of their own, cat and person"):
+        join(tmp_path / "out", boxes, workers=0)
+    assert PackedDataset(tmp_path / "out").classes == ["cat"]
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
