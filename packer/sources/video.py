@@ -398,7 +398,7 @@ KIND = Kind(
     (".mp4", ".mkv", ".webm", ".avi", ".mov"),
     look,
     read,
-    needs=("av", "Videos", "video"),
+    needs=("av", "a video", "video"),
     options=("every", "fps", "size", "short", "start", "stop"),
     unnamed="video",
     pair=pair,

@@ -109,9 +109,10 @@ def test_a_sample_that_does_not_fit_is_named(tmp_path: Path, late: object, said:
         PackedDataset(tmp_path / "d")
 
 
-@pytest.mark.parametrize("value", [np.zeros(2, "O"), np.zeros(2, "M8[s]"), torch.zeros(2, dtype=torch.bfloat16)])
-def test_a_dtype_that_cannot_be_stored_is_refused(tmp_path: Path, value: object) -> None:
+@pytest.mark.parametrize("dtype", ["O", "M8[s]", "bfloat16"])
+def test_a_dtype_that_cannot_be_stored_is_refused(tmp_path: Path, dtype: str) -> None:
     """Objects, dates and bfloat16 are errors, not something else in their place."""
+    value = torch.zeros(2, dtype=torch.bfloat16) if dtype == "bfloat16" else np.zeros(2, dtype)
     with pytest.raises(PackerError, match="field 'x'"), DatasetWriter(tmp_path / "d") as writer:
         writer.add({"x": value})
 

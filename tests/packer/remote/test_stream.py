@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -701,8 +702,10 @@ def test_patience_is_that_of_the_dataset(many, s3, monkeypatch, tmp_path) -> Non
     """A server that is away for longer than that ends the loop, whose state can be resumed; a folder has none."""
     with pytest.raises(UsageError, match="patience is 'long'; a number of seconds"):
         PackedDataset(many, cache=tmp_path / "cache", patience="long")
-    dataset = PackedDataset(many, cache=tmp_path / "cache", patience=0.5)
+    dataset = PackedDataset(many, cache=tmp_path / "cache", patience=10)
     s3.proxy.plan("00000.lmdb", *[s3.faults.busy] * 1000)
+    clock = SimpleNamespace(monotonic=lambda: float(s3.proxy.gets("00000.lmdb")))  # a second for each request
+    monkeypatch.setattr("packer.remote.retries.time", clock)
     with pytest.raises(RemoteError, match="a loop goes on from the state of its Loader"):
         dataset[0]
-    assert s3.proxy.gets("00000.lmdb") > 3
+    assert s3.proxy.gets("00000.lmdb") == 10
