@@ -278,6 +278,7 @@ def damaged_columns() -> list[Field]:
         make_field("uint8", [4, 5], rows=3),
         make_field("uint16", [None, 5], samples=2),
         make_field("uint16", [None, None], rows=2),
+        make_field("uint8", [4, 5], NAMED["lz4"], samples=1),
         make_field("uint8", [4, 5], NAMED["lz4"], samples=2),
         make_field("uint16", [None, 5, None], NAMED["photo+zstd"], rows=2),
         make_field("float32", [None, 5], NAMED["bitshuffle"], samples=3),
@@ -382,6 +383,10 @@ def test_samples_of_several_shards_come_back(
         assert located.shard.tolist() == [sum(number >= edge for edge in edges) for number in asked]
         assert located.shape.tolist() == [[*samples[number].shape] for number in asked]
         assert located.nbytes.tolist() == [samples[number].nbytes for number in asked]
+        for position in range(min(len(asked), 2)):  # alone as among others
+            alone, among = locator.locate(np.array(asked[position : position + 1])), located[position : position + 1]
+            assert vars(alone).keys() == vars(among).keys()
+            assert all(map(np.array_equal, vars(alone).values(), map(vars(among).get, vars(alone))))
         lies = located[located.nbytes > 0]
         assert ((lies.start >= size) == np.isin(lies.shard, again)).all()
         out = np.empty(int(located.nbytes.sum()), np.uint8)
