@@ -171,13 +171,20 @@ def _gather(plan: ReadPlan, runs: Iterator[Run], threads: int) -> Generator[Gath
         if finisher.has_functions or finisher.takes_runs:
             return batches
         finished = itertools.starmap(finish, batches)
-        return list(finished) if threads else finished
+        return _handed_over(list(finished)) if threads else finished
 
     depth = threads if finisher.has_functions else max(plan.prefetch, threads)
     with closing(_call_ahead(zip(runs), read, threads, depth)) as results:
         for batches in results:
             yield from batches
             del batches  # which holds memory that the next run may use
+
+
+def _handed_over(batches: list[Gathered]) -> Iterator[Gathered]:
+    """Yield batches, and keep none that was handed out."""
+    batches.reverse()
+    while batches:
+        yield batches.pop()
 
 
 def _call_ahead(

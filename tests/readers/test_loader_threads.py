@@ -287,6 +287,15 @@ def test_a_batch_that_is_dropped_is_held_by_nobody(big, monkeypatch):
     assert all(one is None for some in held for one in some)
 
 
+def test_batches_made_contiguous_by_a_thread_are_held_by_nobody(big):
+    """Nor by the run that they were read with, whose later batches are still to come."""
+    batches = iter(Loader(PackedDataset(big), 4, threads=1, channels_last=False))
+    next(batches)
+    x = weakref.ref(next(batches)["x"])
+    next(batches)
+    assert x() is None
+
+
 def _read_in_child(loader, queue):
     loader.set_epoch(0)
     queue.put([n for batch in loader for n in batch["y"].tolist()])
