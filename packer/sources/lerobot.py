@@ -63,11 +63,11 @@ def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watc
     ((_, file_set),) = file_sets.items()
     folder = file_set.text
     info = _info(folder)
-    cameras = [name for name, feature in _features(folder, options.skip).items() if feature.dtype == "video"]
     try:
+        cameras = [name for name, feature in _features(folder, options.skip).items() if feature.dtype == "video"]
         rows = list(_episodes(folder, info, cameras))
     except KeyError as error:
-        raise SourceError(f"its files of meta do not say {error} of all episodes; download it again", folder) from error
+        raise SourceError(f"its files of meta lack {error}; download it again", folder) from error
     if len(rows) < (total := info.get("total_episodes") or 0):
         reason = f"{LEROBOT_INFO} says that there are {total:,} episodes, and files of meta list {len(rows):,}"
         raise SourceError(f"{reason}; download it again, or correct total_episodes", folder)
@@ -268,9 +268,7 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
         if dtype == "video":
             sample[laid.name] = _camera(row, laid.name, np.asarray(columns["timestamp"]), shape, options)
         elif dtype == "image":
-            values = columns[laid.name].field("bytes").to_pylist()
-            images = [image_in(value, laid.name, options) for value in values]
-            sample[laid.name] = with_files(np.stack(images), list(map(file_of, images)))
+            sample[laid.name] = _pictures(columns[laid.name], laid.name, options, path)
         else:
             sample[laid.name] = _numbers(columns[laid.name], laid, shape, path)
     return sample
@@ -361,6 +359,30 @@ def _numbers(column: Any, laid: LaidField, shape: tuple[int, ...], path: str) ->
     return np.ascontiguousarray(values).reshape(shape)
 
 
+def _pictures(column: Any, name: str, options: SourceOptions, path: str) -> NDArray[Any]:
+    """Return the pixels of the pictures of steps, (T, H, W, C), which are files in the column."""
+    import pyarrow as pa
+
+    files = (
+        column.field("bytes")
+        if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0
+        else column
+    )
+    if files.null_count:
+        raise _without_value(name, path)
+    if not pa.types.is_binary(files.type):
+        raise SourceError(f"column {name} holds {files.type}, not files of pictures; --skip {name} leaves it out", path)
+    try:
+        images = [image_in(file.as_py(), name, options) for file in files]
+    except SourceError as error:
+        raise SourceError(f"a picture of {name} {error.reason}", path) from error
+    if len({image.shape for image in images}) > 1:
+        raise SourceError(
+            f"pictures of {name} change their size within an episode; --skip {name} leaves them out", path
+        )
+    return with_files(np.stack(images), list(map(file_of, images)))
+
+
 def _without_value(name: str, path: str) -> SourceError:
     return SourceError(f"column {name} has steps without a value; --skip {name} leaves it out", path)
 
@@ -375,7 +397,7 @@ def _camera(
     after = video.times.searchsorted(wanted).clip(0, len(video.times) - 1)
     before = (after - 1).clip(0)
     numbers = np.where(wanted - video.times[before] < video.times[after] - wanted, before, after)
-    late = np.abs(video.times[numbers] - wanted) > 0.5 / video.rate
+    late = ~(np.abs(video.times[numbers] - wanted) <= 0.5 / video.rate)  # so is a time that is NaN
     if late.any():
         at = float(wanted[late.argmax()])
         raise SourceError(f"has no frame at {at:.3f} s, where step {late.argmax():,} of an episode is", path)

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from lerobot_files import CAMERA, LENGTHS, WRIST, arrow, put, steps, write
+from lerobot_files import CAMERA, LENGTHS, WRIST, arrow, png, put, steps, write
 from opened_sources import read_each
 from pyarrow import parquet
 from video_files import decoded, video
 
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, open_sources
+
+PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 def frames_of(folder: Path, episode: int) -> np.ndarray:
@@ -74,6 +76,18 @@ def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
     put(lacking / "data/chunk-000/episode_000001.parquet", pa.Table.from_pylist(table))
     with pytest.raises(SourceError, match="column action has steps without a value"):
         read_each(open_sources([str(lacking)]))
+    for name, values, reason in (
+        (WRIST, pa.array([{"bytes": None, "path": "0.png"}] * 6, PICTURE), "has steps without a value"),
+        (WRIST, pa.array([b"junk"] * 6), r"000001\.parquet: a picture of \S+ is no image"),
+        (WRIST, pa.array(["0.png"] * 6), "holds string, not files of pictures"),
+        (WRIST, pa.array([png(np.zeros((n, 5, 3), np.uint8)) for n in range(1, 7)]), "change their size within an"),
+        ("timestamp", pa.array([np.nan] * 6, pa.float32()), "no frame at nan s, where step 0 of an episode is"),
+    ):
+        table = arrow(1)
+        column = table.column_names.index(name)
+        put(lacking / "data/chunk-000/episode_000001.parquet", table.set_column(column, name, values))
+        with pytest.raises(SourceError, match=reason):
+            read_each(open_sources([str(lacking)]))
     for values, reason in (([1.0, None], "has steps without a value"), ([1.0] * 3, r"not \(6, 2\) of float32 as meta")):
         actions = [[0.0] * (4 - len(values)), values, *[[0.0, 0.0]] * 4]  # as many values in all
         column = pa.array(actions, pa.list_(pa.float32()))
@@ -102,7 +116,7 @@ def test_steps_are_those_of_their_episode(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"file-001\.parquet: has 3 steps of episode 2, and files of meta say 2"):
         read_each(open_sources([folder]))
     listed(tmp_path / "d", lambda episodes: [{"episode_index": 2}])
-    with pytest.raises(SourceError, match="do not say 'data/chunk_index' of all episodes"):
+    with pytest.raises(SourceError, match="its files of meta lack 'data/chunk_index'"):
         open_sources([folder])
 
 
