@@ -173,7 +173,8 @@ def _demux(container: InputContainer, stream: VideoStream, path: str, first: lis
     video = Video(np.sort(np.array(shown, np.int64)), np.sort(np.array(keys, np.int64)), unit, float(rate), cut_off)
     if (np.diff(video.shown) == 0).any():
         raise SourceError(f"shows two frames at one time; {_ADVICE}", path)
-    length = ((container.duration or 0) + (container.start_time or 0)) / 1e6
+    begin = 0 if "matroska" in container.format.name else container.start_time or 0  # which its length includes
+    length = ((container.duration or 0) + begin) / 1e6
     if end < length - _CUT_SECONDS:
         raise SourceError(f"ends after {end:.1f} s, and says that it is {length:.1f} s long; download it again", path)
     return video
