@@ -25,7 +25,7 @@ from packer.sources.files import suffix_of
 from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header
 from packer.sources.options import SourceOptions, naming
-from packer.sources.table import LaidField, Row, SampleTable
+from packer.sources.table import LaidField, Layout, Row, SampleTable
 from packer.sources.tables.arrow import ARROW, GROUP, PARQUET, faults, groups_of, leaves, stored
 from packer.sources.tables.columns import Members, columns_of, with_joined
 from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, is_class, layout_of, merged, said_of_text
@@ -95,29 +95,13 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         UsageError: `--skip` or `--fill` names no column.
         SourceError: what `watcher.bad` raises; a column has no value.
     """
-    path, layouts = table.row(0).path if table.count else "", [list(layout) for layout in table.layouts]
-    if layouts and suffix_of(path) in CSV + JSON:
-        by_names: dict[frozenset[str], dict[str, LaidField]] = {}
-        for layout in table.layouts:
-            key = frozenset(laid.name for laid in layout)
-            by_names[key] = merged(by_names.get(key, {}), {laid.name: laid for laid in layout}, path)
-        layouts = [list(by_names[frozenset(laid.name for laid in layout)].values()) for layout in table.layouts]
-    names = [laid.name for layout in layouts for laid in layout]
-    for flag, named in (("--skip", options.skip), ("--fill", tuple(options.fill)), ("--encoded", options.encoded)):
-        if unknown := [one for one in named if not any(naming(name, [one]) for name in names)]:
-            raise UsageError(
-                f"{flag} {unknown[0]}: there is no such column; columns are {first_few(list(dict.fromkeys(names)))}"
-            )
-    classes: dict[str, dict[str, None]] = {}
-    for laid in (laid for layout in layouts for laid in layout if is_class(laid)):
-        known = classes.setdefault(laid.name, {})
-        if known and laid.in_words != CLASS and tuple(known) != laid.detail:
-            both = f"{first_few(list(known))} in some files, and {first_few(list(laid.detail))} in others"
-            raise SourceError(f"numbers of column {laid.name} stand for {both}; convert them apart", path)
-        known.update(dict.fromkeys(laid.detail))
+    path = table.row(0).path if table.count else ""
+    layouts = _with_types_of_all_rows(table.layouts, path)
+    _check_named(layouts, options)
+    classes = _classes_of(layouts, path)
     kept = [
         tuple(
-            laid._replace(detail=tuple(classes[laid.name])) if is_class(laid) else laid
+            laid._replace(detail=classes[laid.name]) if is_class(laid) else laid
             for laid in layout
             if laid.in_words != SKIPPED
         )
@@ -127,18 +111,8 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     if empty := [laid.name for laid in table.layouts[0] if laid.in_words == EMPTY]:
         raise SourceError(f"column {empty[0]} has no value in any row; --skip {empty[0]} leaves it out", path)
     if not table.layouts[0]:
-        raise UsageError(f"--skip leaves no column; columns are {first_few(names)}")
-    (files,) = table.inputs.values()
-    if folders := [folder for file in files.files if "=" in (folder := file.rpartition("/")[0])]:
-        remarks.append(
-            f"values in names of folders, such as {folders[0]}, are no columns, and not packed: write them as one"
-        )
-    if layouts and suffix_of(path) in CSV and _are_numbers(names := [laid.name for laid in table.layouts[0]]):
-        remarks.append(
-            f"the first line has the names of columns, {first_few(names)}; if it is a row, write names above it"
-        )
-    for laid in table.layouts[0]:
-        remarks += said_of_text(laid, table.count, path)
+        raise UsageError(f"--skip leaves no column; columns are {first_few(_names(layouts))}")
+    remarks += _what_is_odd(table, path)
     table = table.relaid(lambda laid: laid._replace(detail=None) if isinstance(laid.detail, Odd) else laid)
     if times := [f"{laid.name} in {laid.in_words}" for laid in table.layouts[0] if laid.in_words.startswith(_TIMES)]:
         remarks.append(f"times are whole numbers, and the manifest has their units: {first_few(times)}")
@@ -146,6 +120,53 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     in_order = [tuple(sorted(layout, key=lambda laid: order[laid.name])) for layout in table.layouts]
     joined = [with_joined(layout, options) for layout in in_order]
     return pictured(msgspec.structs.replace(table, layouts=joined), options, remarks)
+
+
+def _with_types_of_all_rows(layouts: Sequence[Layout], path: str) -> Sequence[Layout]:
+    """Return the layouts of files: of text, whose columns have types by their values, those of all files alike."""
+    if suffix_of(path) not in CSV + JSON:
+        return layouts
+    by_names: dict[frozenset[str], dict[str, LaidField]] = {}
+    for layout in layouts:
+        key = frozenset(laid.name for laid in layout)
+        by_names[key] = merged(by_names.get(key, {}), {laid.name: laid for laid in layout}, path)
+    return [tuple(by_names[frozenset(laid.name for laid in layout)].values()) for layout in layouts]
+
+
+def _check_named(layouts: Sequence[Layout], options: SourceOptions) -> None:
+    """Raise UsageError if an option names a column that is not there."""
+    names = _names(layouts)
+    for flag, named in (("--skip", options.skip), ("--fill", tuple(options.fill)), ("--encoded", options.encoded)):
+        if unknown := [one for one in named if not any(naming(name, [one]) for name in names)]:
+            raise UsageError(f"{flag} {unknown[0]}: there is no such column; columns are {first_few(names)}")
+
+
+def _names(layouts: Sequence[Layout]) -> list[str]:
+    """Return the names of all columns, each once."""
+    return list(dict.fromkeys(laid.name for layout in layouts for laid in layout))
+
+
+def _classes_of(layouts: Sequence[Layout], path: str) -> dict[str, tuple[str, ...]]:
+    """Return by column the names of its classes in all files; raises SourceError if one number has two names."""
+    classes: dict[str, tuple[str, ...]] = {}
+    for laid in (laid for layout in layouts for laid in layout if is_class(laid)):
+        known = classes.get(laid.name, ())
+        if known and laid.in_words != CLASS and known != laid.detail:
+            both = f"{first_few(list(known))} in some files, and {first_few(list(laid.detail))} in others"
+            raise SourceError(f"numbers of column {laid.name} stand for {both}; convert them apart", path)
+        classes[laid.name] = tuple(dict.fromkeys((*known, *laid.detail)))
+    return classes
+
+
+def _what_is_odd(table: SampleTable, path: str) -> Iterator[str]:
+    """Yield sentences on names of folders and columns that look like values, and on text."""
+    (files,) = table.inputs.values()
+    if folders := [folder for file in files.files if "=" in (folder := file.rpartition("/")[0])]:
+        yield f"values in names of folders, such as {folders[0]}, are no columns, and not packed: write them as one"
+    if suffix_of(path) in CSV and _are_numbers(names := [laid.name for laid in table.layouts[0]]):
+        yield f"the first line has the names of columns, {first_few(names)}; if it is a row, write names above it"
+    for laid in table.layouts[0]:
+        yield from said_of_text(laid, table.count, path)
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
