@@ -108,12 +108,7 @@ def look(kind: str, row: Row, options: SourceOptions) -> Listing:
         outside = [name for name in options.once if roots != [""] and tree.find(f"/{name.strip('/')}")]
         constants = constants_of(tree, "", outside)
         remarks += _remarks_on_constants(tree, constants, options)
-        # A path from the root of the tree that names something next to the units is not also the name of a field.
-        within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
-        within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
-        once = tuple(name for name in options.once if name not in outside)
-        is_same = (within, once) == (tuple(options.skip), tuple(options.once))
-        inner = options if is_same else replace(options, skip=within, once=once)
+        inner = _options_of_units(options, is_out, marks, outside)
         of_matrices = [f"{group.strip('/')}/{part}" for group in inner.sparse for part in SPARSE_PARTS]
         is_inner_out = Skipping(tree, inner.skip, inner.once, of_matrices)
         units: list[tuple[Header, SampleFacts] | SourceError] = []
@@ -132,13 +127,31 @@ def look(kind: str, row: Row, options: SourceOptions) -> Listing:
             except SourceError as error:
                 where = f"{choice.unit} {root}: " if root else ""
                 units.append(SourceError(f"{where}{error.reason}", error.path or tree.path))
-        if tree.has_reversed_axes:
-            remarks.append((REVERSED, tree.path.rpartition("/")[2]))
-        if extra := tree.bytes_after():
-            remarks.append((AFTER_END, f"{tree.path.rpartition('/')[2]} ({extra:,} bytes)"))
-        above = {group: None for root in roots for group in [*upwards(root)][1:] + [""] * bool(root)}
-        remarks += [(ABOVE, group or "/") for group in above if any(tree.attributes(group))]
+        remarks += _remarks_on_tree(tree, roots)
         return Listing(units, is_out.used | is_inner_out.used, remarks)
+
+
+def _options_of_units(
+    options: SourceOptions, is_out: Skipping, marks: Mapping[str, NDArray[Any]], outside: Sequence[str]
+) -> SourceOptions:
+    """Return the options of units: without paths that name something next to these, such as arrays kept once."""
+    # A path from the root of the tree that names something next to the units is not also the name of a field.
+    skip = tuple(path for path in options.skip if path not in is_out.used or path[0] != "/")
+    skip += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
+    once = tuple(name for name in options.once if name not in outside)
+    is_same = (skip, once) == (tuple(options.skip), tuple(options.once))
+    return options if is_same else replace(options, skip=skip, once=once)
+
+
+def _remarks_on_tree(tree: Tree, roots: Sequence[str]) -> list[Remark]:
+    """Return remarks on what lies outside of the units of a tree, or concerns all of them."""
+    file, remarks = tree.path.rpartition("/")[2], list[Remark]()
+    if tree.has_reversed_axes:
+        remarks.append((REVERSED, file))
+    if extra := tree.bytes_after():
+        remarks.append((AFTER_END, f"{file} ({extra:,} bytes)"))
+    above = {group: None for root in roots for group in [*upwards(root)][1:] + [""] * bool(root)}
+    return remarks + [(ABOVE, group or "/") for group in above if any(tree.attributes(group))]
 
 
 def _marks(tree: Tree, pattern: str) -> dict[str, NDArray[Any]]:
