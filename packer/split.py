@@ -141,7 +141,7 @@ def _read_values(folder: Path, manifest: Manifest, name: str) -> Iterator[Any]:
         candidates = [n for n, field in fields.items() if field.kind == kind and field.shape and field_name in ("", n)]
         if len(candidates) != 1:
             forms = ", ".join(f"{n}.{axis}" for n, field in fields.items() if field.kind == kind and field.shape)
-            raise UsageError(f"split by {name}: there are {forms or 'no such fields'}")
+            raise UsageError(f"split by {name}: {f'give one of {forms}' if forms else 'no field has that'}")
         return iter([open_packed(folder, candidates).shapes(candidates[0])[:, _AXES[axis]]])
     field = manifest.field(name)
     if field.kind != "text" and (field.shape or field.np_dtype.kind == "c"):

@@ -177,7 +177,10 @@ class DatasetWriter:
     def _check_name(self, name: str | None, number: int) -> bytes | None:
         """Return the digest of a name that no sample has."""
         if self._named is not None and (name is not None) != self._named:
-            raise UsageError(f"sample {number} has {'no' if name is None else 'a'} name, unlike those before it")
+            raise UsageError(
+                f"sample {number} has {'no' if name is None else 'a'} name, unlike those before it; give all a name, "
+                "or none"
+            )
         if name is None:
             return None
         key = xxhash.xxh3_128_digest(name_bytes(name, number))

@@ -168,8 +168,10 @@ def check_same_schema(manifest: Manifest, source: Source) -> None:
             "compare and repair the dataset that it was packed from, then pack it again"
         )
     if (manifest.names is None) != (source.names is None):
+        named, unnamed = ("source", "dataset") if manifest.names is None else ("dataset", "source")
         raise UsageError(
-            "the samples of the dataset have names and those of the source have none, or the other way round"
+            f"the samples of the {named} have names, and those of the {unnamed} have none; name the sources and "
+            "options that the dataset was made with"
         )
 
 

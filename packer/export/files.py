@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packer.errors import UsageError
-from packer.format import list_folder
-from packer.packing import LOCK, classes_of, meanings_of
+from packer.format import LOCK, PARTIAL, list_folder
+from packer.packing import classes_of, meanings_of
 from packer.sources import Block, PackedSource, block_bytes, count
 
 
@@ -107,7 +107,7 @@ class Files:
         path = self.folder / (check_name(name) + suffix)
         path.parent.mkdir(parents=True, exist_ok=True)
         # File systems take names of 255 bytes.
-        partial = path.with_name(f"{os.fsdecode(os.fsencode(path.name)[:240])}.partial")
+        partial = path.with_name(f"{os.fsdecode(os.fsencode(path.name)[:240])}{PARTIAL}")
         try:
             yield partial
             partial.replace(path)

@@ -174,7 +174,10 @@ class Hdf5Writer(Writer):
             paths = {name: f"/{name}" for name in names}
         for name, path in paths.items():
             if "\0" in path or any(part in ("", ".", "..") for part in path.strip("/").split("/")):
-                raise UsageError(f"field {name!r} would have the path {path!r}, which HDF5 cannot hold")
+                raise UsageError(
+                    f"field {name!r} would have the path {path!r}, which HDF5 cannot hold; name other fields with "
+                    "--fields"
+                )
         return paths
 
 

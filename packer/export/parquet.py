@@ -166,7 +166,9 @@ def _picture(spec: FieldSpec, image: Any, name: str) -> dict[str, Any]:
     data, suffix = file_of(image), "jpg"
     if not data:
         if 0 in image.shape:
-            raise UsageError(f"field {spec.name!r}, sample {name!r}: no picture has {image.shape[:2]} pixels")
+            raise UsageError(
+                f"field {spec.name!r}, sample {name!r}: no picture has {image.shape[:2]} pixels; export to hdf5"
+            )
         file = io.BytesIO()
         write_png(file, np.asarray(image))
         data, suffix = file.getvalue(), "png"

@@ -154,7 +154,7 @@ def _column(prop: _Property, sample: Mapping[str, Any]) -> NDArray[Any]:
             raise UsageError(f"field {prop.field!r} needs the field {prop.field}_size to be written as lists; name it")
         sizes = sample[f"{prop.field}_size"]
         if int(sizes.sum()) != len(values) or (sizes < 0).any():
-            raise UsageError(f"the lengths in {prop.field}_size do not add up to {prop.field!r}")
+            raise UsageError(f"the lengths in {prop.field}_size do not add up to {prop.field!r}; export to hdf5")
     lists: NDArray[Any] = np.empty(len(sizes), np.dtype(object))
     for row, entries in enumerate(np.split(values, np.cumsum(sizes)[:-1]) if len(sizes) else ()):
         lists[row] = entries

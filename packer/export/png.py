@@ -56,7 +56,9 @@ class PngWriter(Writer):
                 for value, name in zip(values, names, strict=True):
                     sides = value.shape[:-1]
                     if not 0 < min(sides) <= max(sides) <= _LONGEST:
-                        raise UsageError(f"field {field!r}, sample {name!r}: PNG cannot hold {sides} pixels")
+                        raise UsageError(
+                            f"field {field!r}, sample {name!r}: PNG cannot hold {sides} pixels; export to hdf5"
+                        )
                     for file_name, image in images_of(name, value):
                         self._write_image(field, file_name, image)
             yield block

@@ -74,17 +74,29 @@ from packer.format.schema import (
 from packer.format.shard import Shard, ShardNames
 from packer.format.shard_writer import ShardWriter
 from packer.format.sizes import PAGE_SIZE, map_size, shard_bytes
-from packer.format.sync import clear_errors, flock, held_lock, make_folder, sync_folder, write_synced
+from packer.format.sync import (
+    LOCK,
+    PARTIAL,
+    clear_errors,
+    draft_of,
+    flock,
+    held_lock,
+    make_folder,
+    sync_folder,
+    write_synced,
+)
 
 __all__ = [
     "DTYPES",
     "HEAD_BYTES",
+    "LOCK",
     "MANIFEST",
     "MANIFEST_COPY",
     "MAX_AXIS",
     "MAX_CHUNK_BYTES",
     "MAX_MANIFEST_BYTES",
     "PAGE_SIZE",
+    "PARTIAL",
     "SHARD_FOLDER",
     "UNFINISHED",
     "URL_AS_PATH",
@@ -126,6 +138,7 @@ __all__ = [
     "column_key",
     "data_entry",
     "distinct",
+    "draft_of",
     "encode_constants",
     "file_digest",
     "file_entry",

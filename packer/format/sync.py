@@ -20,6 +20,11 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+#: The file of a dataset that is locked while it is changed, and the ending of other such files. Never removed: another
+#: process may have opened it.
+LOCK = ".lock"
+#: The ending of a file that is being written.
+PARTIAL = ".partial"
 #: Errors of file systems that have no locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 #: Errors of the system for what stands in place of a lock, in words.
@@ -125,6 +130,11 @@ def flock(descriptor: int, operation: int) -> bool:
     return True
 
 
+def draft_of(path: Path) -> Path:
+    """Return a path beside another one, where it can be written before it is renamed; each call returns another."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+
+
 def write_synced(path: Path, data: bytes, check: Callable[[], None] | None = None) -> None:
     """Write a file under a temporary name, down to the disk, then rename it: whatever happens it is old, new or absent.
 
@@ -137,7 +147,7 @@ def write_synced(path: Path, data: bytes, check: Callable[[], None] | None = Non
     Raises:
         WriteError: it cannot be written.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    partial = draft_of(path)
     try:
         with clear_errors(path):
             with partial.open("wb") as file:

@@ -65,7 +65,7 @@ from packer.packing.origin import (
     with_fields,
 )
 from packer.packing.parts import JoinedParts, PartReports, parse_part, part_shards, shards_left, utc_now
-from packer.packing.places import LOCK, LocalPlace, Place, RemotePlace, Tag, place_of
+from packer.packing.places import LocalPlace, Place, RemotePlace, Tag, place_of
 from packer.packing.plan import Plan, make_plan, stored_fields
 from packer.packing.rejected import Rejected, read_rejected, skipped_samples
 from packer.packing.remarks import remark_on_jpegs
@@ -98,7 +98,6 @@ from packer.packing.tasks import (
 )
 
 __all__ = [
-    "LOCK",
     "SHARDS_ALONE",
     "SPLIT",
     "Change",

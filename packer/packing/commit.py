@@ -35,9 +35,11 @@ import xxhash
 
 from packer.errors import ChangedMeanwhileError, DatasetError, ManifestError, UsageError, WriteError
 from packer.format import (
+    LOCK,
     MANIFEST,
     MANIFEST_COPY,
     MAX_MANIFEST_BYTES,
+    PARTIAL,
     UNFINISHED,
     FileEntry,
     Manifest,
@@ -61,7 +63,7 @@ from packer.packing.note import (
     run_of_shard,
     shard_file,
 )
-from packer.packing.places import DATASET_FILE, LOCK, PARTIAL, RUN, Place, Tag
+from packer.packing.places import DATASET_FILE, RUN, Place, Tag
 from packer.packing.rejected import Rejected, encode_list
 
 _log = logging.getLogger(__name__)

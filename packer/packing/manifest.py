@@ -10,10 +10,10 @@ import xxhash
 
 import packer
 from packer.errors import NoDatasetError, SourceError, UsageError
-from packer.format import MANIFEST, MANIFEST_COPY, UNFINISHED, ColumnTotals, Field, Manifest, ShardEntry, total_of
+from packer.format import LOCK, MANIFEST, MANIFEST_COPY, UNFINISHED, ColumnTotals, Field, Manifest, ShardEntry, total_of
 from packer.format import manifest as manifests
 from packer.packing.origin import Origin, classes_of
-from packer.packing.places import DATASET_FILE, LOCK, PART_REPORT, LocalPlace, Place
+from packer.packing.places import DATASET_FILE, PART_REPORT, LocalPlace, Place
 from packer.packing.rejected import Rejected
 
 
@@ -23,7 +23,7 @@ def read_manifest(place: Place) -> Manifest:
         return manifests.read(place.path)
     data = place.read(MANIFEST)
     if data is None:
-        raise NoDatasetError(f"{place} is not a packed dataset: it has no {MANIFEST}")
+        raise NoDatasetError(f"{place} is not a packed dataset: it has no {MANIFEST}; check the address")
     return manifests.decode(data, f"{place}/{MANIFEST}")
 
 

@@ -248,7 +248,7 @@ def matching_parts(folder: Path, manifest: Manifest, source: Source) -> list[tup
         candidates = [conversion for conversion in candidates if _has_packed(folder, manifest, conversion, source)]
     if len(candidates) == 1:
         return [(candidates[0], source)]
-    counts_in_words = ""
+    counts_in_words = "; name the sources and options that it was made with"
     if len(all_conversions) > 1:
         counts_in_words = f", in {len(all_conversions)} parts of {', '.join(f'{count:,}' for count in counts)}; "
         counts_in_words += "give the sources of all in their order" + ("" if candidates else ", or of one of them")

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import shutil
 import stat
 from abc import ABC, abstractmethod
@@ -24,11 +23,14 @@ import xxhash
 
 from packer.errors import ChangedMeanwhileError, DamagedError, RemoteError, UsageError, WriteError
 from packer.format import (
+    LOCK,
     MAX_MANIFEST_BYTES,
+    PARTIAL,
     SHARD_FOLDER,
     UNFINISHED,
     FileEntry,
     clear_errors,
+    draft_of,
     held_lock,
     list_folder,
     make_folder,
@@ -51,9 +53,6 @@ from packer.remote import (
 
 _log = logging.getLogger(__name__)
 
-#: Never removed: another process may have opened the file.
-LOCK = ".lock"
-PARTIAL = ".partial"
 _FOLDERS = (SHARD_FOLDER, UNFINISHED)
 
 #: Names of runs, and of reports of parts, as regular expressions.
@@ -252,7 +251,7 @@ class LocalPlace(Place):
             make_folder(self.path / folder)
 
     def draft(self, name: str) -> Path:
-        return self.path / f"{name}.{secrets.token_hex(4)}{PARTIAL}"
+        return draft_of(self.path / name)
 
     def put_draft(self, draft: Path, name: str) -> None:
         with clear_errors(self.path / name):
@@ -356,7 +355,7 @@ class RemotePlace(Place):
 
     def draft(self, name: str) -> Path:
         make_folder(self._cache_folder)
-        return self._cache_folder / f"{name.rpartition('/')[2]}.{secrets.token_hex(4)}{PARTIAL}"
+        return draft_of(self._cache_folder / name.rpartition("/")[2])
 
     def put_draft(self, draft: Path, name: str) -> None:
         with _write_errors():

@@ -179,7 +179,9 @@ def _run_executor(tasks: Sequence[ShardTask], executor: Executor, watcher: Watch
                 try:
                     future = executor.submit(write_shards, call)
                 except RuntimeError as error:  # it was shut down
-                    raise WriteError(f"the executor takes no shards: {error}") from error
+                    raise WriteError(
+                        f"the executor takes no shards: {error}; give one that is not shut down"
+                    ) from error
                 futures[future] = call
                 future.add_done_callback(done.put)
             if not futures:

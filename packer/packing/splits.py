@@ -239,7 +239,9 @@ def _unit_keys(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
     names = samples.names
     if by == "folder":
         if names is None:
-            raise UsageError("by folder: the samples have no names, so their folders are not known")
+            raise UsageError(
+                "by folder: the samples have no names, so their folders are not known; leave --by folder out"
+            )
         return _hash_names([name.rpartition("/")[0] for name in names], seed)
     if names is not None and any("patch" in level for level in levels(dict(samples.origin), samples.total)):
         return _hash_names([_PATCH_END.sub("", name) for name in names], seed)

@@ -27,7 +27,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from packer.errors import DatasetError, UsageError
-from packer.format import MANIFEST, FileEntry, flock, held_lock
+from packer.format import LOCK, MANIFEST, PARTIAL, FileEntry, flock, held_lock
 from packer.remote.sharing import Claim, Sign, Wait, bytes_claimed, signs
 
 try:
@@ -36,8 +36,6 @@ except ImportError:  # Windows, where a file that is open cannot be removed anyw
     fcntl = None  # type: ignore[assignment]
 
 _IN_USE = ".in-use"
-PARTIAL = ".partial"
-LOCK = ".lock"
 #: Seconds to wait until loops give back what they fetched ahead, and between two looks.
 ROOM_SECONDS, LOOK_SECONDS = 10.0, 0.1
 #: Seconds after which sources and outputs that nobody used are removed.

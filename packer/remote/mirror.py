@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import DamagedError, DatasetError, ManifestError, NoDatasetError, UsageError, WriteError
-from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
+from packer.format import LOCK, MANIFEST, MAX_MANIFEST_BYTES, PARTIAL, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
-from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, default_cache, file_beside, is_local, is_whole
+from packer.remote.cache import Cache, Lease, default_cache, file_beside, is_local, is_whole
 from packer.remote.retries import check_patience, text_of
 from packer.remote.store import RemoteFolder, is_url, label
 from packer.remote.transfer import STREAMS, Transfer
@@ -89,7 +89,7 @@ def _fetch(
             raise DatasetError(f"{folder}: it was removed while files were fetched into it; try again") from None
         raise DamagedError(f"{remote.url_of(entry.file)}: the file is missing; upload the dataset again") from None
     except OSError as error:
-        raise DatasetError(f"{target}: the cache cannot be written: {error.strerror or error}") from None
+        raise _unwritable(target, error) from None
 
 
 @contextlib.contextmanager
@@ -264,7 +264,15 @@ def _writing(folder: Path) -> Iterator[None]:
     except WriteError as error:
         raise DatasetError(str(error)) from None
     except OSError as error:
-        raise DatasetError(f"{folder}: the cache cannot be written: {error.strerror or error}") from None
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> DatasetError:
+    """Return the error of a file or folder of the cache that cannot be written."""
+    return DatasetError(
+        f"{path}: the cache cannot be written: {error.strerror or error}; make room there, or name another folder: "
+        "cache= of PackedDataset, or XDG_CACHE_HOME"
+    )
 
 
 @contextlib.contextmanager

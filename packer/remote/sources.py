@@ -22,8 +22,8 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from packer.errors import RemoteError, SourceError, name_by_url
-from packer.format import held_lock, sync_folder
-from packer.remote.cache import LOCK, PARTIAL, UNUSED_SECONDS, Lease, default_cache, is_local, remove_unused
+from packer.format import LOCK, PARTIAL, held_lock, sync_folder
+from packer.remote.cache import UNUSED_SECONDS, Lease, default_cache, is_local, remove_unused
 from packer.remote.store import BLOCK_BYTES, WEB, RemoteFile, RemoteFolder, is_url, label, url_in
 from packer.remote.transfer import Transfer, note, noted
 from packer.watcher import NOBODY, Watcher
@@ -180,13 +180,14 @@ class _CachedSource(NamedTuple):
                 remote = RemoteFolder(self.base)
                 listed = list_files(remote)
                 if not listed:
-                    raise SourceError("there is no such file or folder, or it is empty", self.url)
+                    raise SourceError("there is no such file or folder, or it is empty; check the address", self.url)
                 # If the URL is a file, the listing has that file alone, and its path below the URL is empty.
                 _fetch(remote, listed, self.top, self.home / _FETCHED, watcher, is_all)
         except RemoteError as error:
             raise SourceError(str(error)) from None
         except OSError as error:
-            raise SourceError(f"cannot be kept in {self.home}: {error.strerror}", self.url) from None
+            advice = "make room there, or name another folder by XDG_CACHE_HOME"
+            raise SourceError(f"cannot be kept in {self.home}: {error.strerror}; {advice}", self.url) from None
         return lease
 
 

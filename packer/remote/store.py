@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 import xxhash
 
 from packer.errors import RemoteError, UsageError
-from packer.format import URL_AS_PATH
+from packer.format import LOCK, URL_AS_PATH
 from packer.remote.retries import ATTEMPTS, IncompleteError, call_with_retries, check_patience, text_of
 from packer.remote.transfer import Transfer
 
@@ -86,8 +86,6 @@ _TAGS = (
 LOOKUPS = 16
 #: Files of this size and below are put by one request, which alone may have a condition.
 _ONE_REQUEST = 2**30
-#: A file of a dataset that is never put into a bucket.
-_NEVER_PUT = ".lock"
 
 
 class _GrownError(RemoteError):
@@ -198,7 +196,7 @@ class RemoteFolder:
         Raises:
             RemoteError: they cannot be listed, or the size of one is unknown.
         """
-        try:
+        with self._need_bucket():
             listing = self._ask(pattern, partial(self._listing, pattern))
             infos = {
                 self._name(path): info
@@ -211,8 +209,6 @@ class RemoteFolder:
             ]
             with ThreadPoolExecutor(LOOKUPS) as pool:
                 complete = dict(zip(incomplete, pool.map(self.look_up, incomplete), strict=True))
-        except FileNotFoundError as error:
-            raise RemoteError(f"{self.url}: there is no such bucket or folder: {text_of(error)}") from None
         return {name: complete[name] if name in complete else _file_of(info, name) for name, info in infos.items()}
 
     def _listing(self, pattern: str) -> Mapping[str, Mapping[str, Any]]:
@@ -267,11 +263,12 @@ class RemoteFolder:
         """
         if _CONDITIONAL_PUTS.get(self._kind) is not _put_to_s3:
             return self._kind in _CONDITIONAL_PUTS
+        # No dataset at a URL has a lock.
         never = {"ETag": '"00000000000000000000000000000000"'}
         with self._need_bucket():
-            is_put = self._ask(_NEVER_PUT, lambda: _put_to_s3(self._fs, self._path(_NEVER_PUT), b"", never))
+            is_put = self._ask(LOCK, lambda: _put_to_s3(self._fs, self._path(LOCK), b"", never))
         if is_put:
-            self.remove(_NEVER_PUT)
+            self.remove(LOCK)
         return not is_put
 
     def replace(self, name: str, data: bytes, is_expected: Callable[[bytes | None], bool]) -> bool:
@@ -317,7 +314,8 @@ class RemoteFolder:
         try:
             yield
         except FileNotFoundError as error:
-            raise RemoteError(f"{self.url}: there is no such bucket or folder: {text_of(error)}") from None
+            reason = f"there is no such bucket or folder: {text_of(error)}; check the address, or make it first"
+            raise RemoteError(f"{self.url}: {reason}") from None
 
     def remove(self, name: str) -> None:
         """Remove a file, if there is one.

@@ -14,7 +14,7 @@ from environment import import_without_torch, skip_without_torch
 from made_datasets import plain_names, without_commands, written
 from PIL import Image
 
-from packer.packing import LOCK
+from packer.format import LOCK
 
 import_without_torch()
 

@@ -11,7 +11,8 @@ from broken import stopped_at
 from soaking import jobs, kills
 
 from packer.convert import convert
-from packer.packing import LOCK, Change
+from packer.format import LOCK
+from packer.packing import Change
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and looks into /proc")
 

@@ -15,9 +15,9 @@ from PIL import Image
 from packer.append import append
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
-from packer.format import FieldSpec, number_ranges
+from packer.format import LOCK, FieldSpec, number_ranges
 from packer.format import manifest as manifests
-from packer.packing import LOCK, Change, LocalPlace, Samples, changing, make_splits, parse_rules, share_out, split_text
+from packer.packing import Change, LocalPlace, Samples, changing, make_splits, parse_rules, share_out, split_text
 from packer.repack import repack
 from packer.sources import SampleSource, SourceOptions
 from packer.split import split
@@ -460,7 +460,7 @@ def test_one_long_text_takes_no_memory_of_all_others(tmp_path):
             (f"label {rest}", r"(no number|has `not in`); .* packer\.split\.split\('.*d', {'small': numbers}\)")
             for rest in NO_NUMBERS
         ),
-        ("xyz.width < 3", r"split by xyz.width: there are image.width"),
+        ("xyz.width < 3", r"split by xyz.width: give one of image.width"),
         ("__import__('os') < 3", "has no field"),
         ("width > 99", "would hold no sample"),
     ],

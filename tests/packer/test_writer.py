@@ -119,7 +119,7 @@ def test_a_dtype_that_cannot_be_stored_is_refused(tmp_path: Path, dtype: str) ->
 
 def test_names_are_given_to_all_or_to_none(tmp_path: Path) -> None:
     """A sample without a name among named ones is a mistake."""
-    with pytest.raises(UsageError, match="unlike those before"):
+    with pytest.raises(UsageError, match="unlike those before it; give all a name, or none"):
         write(tmp_path / "d", [({"x": 1}, "a"), {"x": 2}])
 
 

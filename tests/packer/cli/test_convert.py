@@ -9,9 +9,9 @@ import pytest
 from picture_files import save
 
 from packer.codecs import codec_name
+from packer.format import LOCK
 from packer.format import manifest as manifests
 from packer.machine import usual_memory
-from packer.packing import LOCK
 from readers import PackedDataset
 
 

@@ -169,7 +169,10 @@ def test_samples_made_in_python_become_clouds(tmp_path):
         ({"a b": np.zeros(3, "f4")}, "has a name that PLY cannot hold"),
         ({"t": "text"}, "'t' is not a list of points"),
         ({"face": np.zeros(9, "i4")}, "'face' needs the field face_size"),
-        ({"face": np.zeros(9, "i4"), "face_size": np.ones(1, "i4")}, "face_size do not add up to 'face'"),
+        (
+            {"face": np.zeros(9, "i4"), "face_size": np.ones(1, "i4")},
+            "face_size do not add up to 'face'; export to hdf5",
+        ),
     ],
 )
 def test_what_ply_cannot_hold_is_refused(tmp_path, sample, words):

@@ -69,7 +69,7 @@ def test_an_image_without_pixels_is_refused(tmp_path):
     """PNG has no pictures of no pixels: the sample is named."""
     spec = FieldSpec(name="a", dtype="uint8", kind="image", shape=(None, 3, 1))
     convert([{"a": np.zeros((n, 3, 1), np.uint8)} for n in (1, 0)], tmp_path / "d", fields=[spec])
-    with pytest.raises(UsageError, match=r"'a', sample '1': PNG cannot hold \(0, 3\) pixels"):
+    with pytest.raises(UsageError, match=r"'a', sample '1': PNG cannot hold \(0, 3\) pixels; export to hdf5"):
         export(tmp_path / "d", tmp_path / "out")
 
 

@@ -17,9 +17,9 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import ChangedMeanwhileError, DatasetError, UsageError, WriteError
 from packer.export import export
-from packer.format import Shard
+from packer.format import LOCK, Shard
 from packer.format import manifest as manifests
-from packer.packing import LOCK, Change, LocalPlace, Note, SourceFiles, changing, source_files
+from packer.packing import Change, LocalPlace, Note, SourceFiles, changing, source_files
 from packer.split import split
 from packer.verify import verify
 

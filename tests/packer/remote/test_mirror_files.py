@@ -13,10 +13,10 @@ import fsspec
 import pytest
 
 from packer.errors import DatasetError
-from packer.format import FileEntry, file_digest
+from packer.format import PARTIAL, FileEntry, file_digest
 from packer.format import manifest as manifests
 from packer.remote import Lease, Mirror, RemoteFolder, cache, default_cache, label, local_inputs
-from packer.remote.cache import PARTIAL, file_beside, is_whole
+from packer.remote.cache import file_beside, is_whole
 from packer.remote.mirror import fetch_all
 
 DATA = bytes(range(256)) * 40
@@ -107,7 +107,9 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, packed: Path) -
     """Where a file is in the place of its folder, say."""
     fsspec.filesystem("memory").pipe_file("/packed/manifest.json", (packed / "manifest.json").read_bytes())
     (tmp_path / "cache").touch()
-    with pytest.raises(DatasetError, match=f"{tmp_path}/cache/.*: the cache cannot be written: Not a directory"):
+    with pytest.raises(
+        DatasetError, match=f"{tmp_path}/cache/.*: the cache cannot be written: Not a directory; make room there"
+    ):
         Mirror.open("memory://packed", tmp_path / "cache")
 
 

@@ -23,10 +23,10 @@ from packer.convert import ConvertOptions, convert
 from packer.drop import drop
 from packer.errors import DatasetError, UsageError
 from packer.export import export
-from packer.format import MANIFEST, MANIFEST_COPY
+from packer.format import LOCK, MANIFEST, MANIFEST_COPY
 from packer.join import join
 from packer.merge import merge
-from packer.packing import LOCK, open_source
+from packer.packing import open_source
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources import SourceOptions
