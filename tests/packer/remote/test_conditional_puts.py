@@ -117,7 +117,7 @@ def test_a_server_that_cannot_compare_is_not_written(rows, s3) -> None:
 def test_a_bucket_that_is_missing_is_named(s3) -> None:
     """It is no other version of the file, which would be asked for again."""
     folder = RemoteFolder("s3://missing-bucket/set", patience=0)
-    with pytest.raises(RemoteError, match=r"missing-bucket/set: there is no such bucket or folder.*; check the address"):
+    with pytest.raises(RemoteError, match=r"missing-bucket/set: there is no such bucket or folder.*; check the add"):
         folder.replace("manifest.json", b"{}", lambda present: True)
 
 
