@@ -22,14 +22,12 @@ class Writer:
         keeps_constants: whether these files hold what all samples share.
         kept_meanings: fields of which these files hold what `meanings_in` says.
         names_files: whether files are named after samples; a name that is not a plain path is then refused.
-        keeps_order: whether files hold samples in their order, so that they come back in it; else by name.
         notes: sentences on what the files hold in another form than the source; a sentence may be there several times.
     """
 
     keeps_constants = False
     kept_meanings: Collection[str] = ()
     names_files = True
-    keeps_order = False
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         self.notes: list[str] = []

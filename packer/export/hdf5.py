@@ -55,7 +55,6 @@ class Hdf5Writer(Writer):
 
     keeps_constants = True
     names_files = False
-    keeps_order = True
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         super().__init__(source, files)

@@ -31,7 +31,7 @@ _TIME = re.compile(r"(timestamp|duration|time32|time64|date32|date64)\[(\w+)(?:,
 class ParquetWriter(Writer):
     """Writes tables of some thousand samples."""
 
-    keeps_order, names_files = True, False
+    names_files = False
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         all_kinds()[TABLES].check_package()

@@ -33,8 +33,6 @@ _TEXTS = ("txt", "text", "json")
 class TarWriter(Writer):
     """Writes tars of some thousand samples."""
 
-    keeps_order = True
-
     def __init__(self, source: PackedSource, files: Files) -> None:
         for spec in source.fields:
             if spec.kind == "image":

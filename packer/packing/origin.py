@@ -248,13 +248,14 @@ def matching_parts(folder: Path, manifest: Manifest, source: Source) -> list[tup
         candidates = [conversion for conversion in candidates if _has_packed(folder, manifest, conversion, source)]
     if len(candidates) == 1:
         return [(candidates[0], source)]
-    counts_in_words = "; name the sources and options that it was made with"
+    advice = ""
     if len(all_conversions) > 1:
-        counts_in_words = f", in {len(all_conversions)} parts of {', '.join(f'{count:,}' for count in counts)}; "
-        counts_in_words += "give the sources of all in their order" + ("" if candidates else ", or of one of them")
+        advice = f", in {len(all_conversions)} parts of {', '.join(f'{count:,}' for count in counts)}; "
+        advice += "give the sources of all in their order" + ("" if candidates else ", or of one of them")
     if manifest.left_out is not None:
-        counts_in_words += f"; what was skipped then is listed in {manifest.left_out.file}: leave it out again"
-    raise UsageError(f"the source has {len(source):,} samples, the dataset was made from {ends[-1]:,}{counts_in_words}")
+        advice += f"; what was skipped then is listed in {manifest.left_out.file}: leave it out again"
+    advice = advice or "; name the sources and options that it was made with"
+    raise UsageError(f"the source has {len(source):,} samples, the dataset was made from {ends[-1]:,}{advice}")
 
 
 def _has_packed(folder: Path, manifest: Manifest, conversion: Conversion, source: Source) -> bool:
