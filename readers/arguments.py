@@ -15,7 +15,8 @@ from packer.machine import processors
 from readers.composed import Repeated, SubsetOrder
 from readers.dataset import PackedDataset
 from readers.fields import RUN_BYTES
-from readers.mix import AnySource, Mix, Sum, mixed_order
+from readers.mix import Mix, Sum, mixed_order
+from readers.mix_source import AnySource
 from readers.order import Order
 from readers.samplers import Given, SamplerOrder
 from readers.shard_order import ShardShuffled

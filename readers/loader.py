@@ -31,7 +31,8 @@ from readers.epoch import Epoch, EpochBatchSampler, EpochSampler, Position
 from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
-from readers.mix import AnySource, Mix
+from readers.mix import Mix
+from readers.mix_source import AnySource
 from readers.order import Order, check_order, check_state
 from readers.samplers import BatchOrder
 from readers.shard_order import ShardShuffled

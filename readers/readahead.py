@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from packer.format import PAGE_SIZE, Numbers
-from readers.mix import MixShards
+from readers.mix_source import MixShards
 from readers.opened import Opened
 
 try:

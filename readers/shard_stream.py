@@ -21,7 +21,7 @@ from packer.machine import usual_memory
 from packer.remote import STREAMS, Ahead, Cache, Claim, GiveWay, Mirror
 from readers.fields import FieldReader
 from readers.joined import parts_of
-from readers.mix import AnySource
+from readers.mix_source import AnySource
 from readers.needs import Needs
 from readers.shards import OpenShard
 from readers.source import Source

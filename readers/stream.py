@@ -31,7 +31,7 @@ from readers.draws import Visits, Words
 from readers.fields import RUN_BYTES, FieldReader, read_located
 from readers.finishing import TRIED, Finisher
 from readers.gather import Pool, split_with_own_storage
-from readers.mix import AnySource
+from readers.mix_source import AnySource
 from readers.placing import call_once_a_visit
 from readers.readahead import with_readahead
 from readers.shard_stream import Stream

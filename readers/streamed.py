@@ -16,7 +16,7 @@ from packer.format import starts_of
 from packer.remote import Cache, Claim
 from readers.composed import Mixed
 from readers.joined import parts_of
-from readers.mix import AnySource
+from readers.mix_source import AnySource
 from readers.needs import Needs
 from readers.order import Order
 from readers.samplers import SamplerOrder

@@ -18,9 +18,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.codecs import compiled
+from packer.codecs.encoded import bands_of, file_of
 from packer.codecs.filters import DECIMAL, PHOTO, restore_decimals, restore_photo, store_decimals, store_photo
 from packer.codecs.h264 import GROUP_STEPS, H264, decode_h264, encode_h264
-from packer.codecs.jpeg import JPEG, bands_of, decode_jpeg, encode_jpeg, file_of, file_of_frame, frame_of_file
+from packer.codecs.jpeg import JPEG, decode_jpeg, encode_jpeg, file_of_frame, frame_of_file
 from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, flat_bytes, make_stage
 from packer.errors import UsageError
 
@@ -31,8 +32,8 @@ LEAST_SAVING = 1 / 16
 LEAST_LZ4_SAVING = 1 / 8
 #: An earlier stage hands on at most this many times the raw bytes (numbers widened, text of numbers).
 _MOST_BETWEEN = 16
-#: Places of frames that lie one after the other.
-_NOT_SAID = np.empty(0, np.int64)
+#: Of frames that are decoded one after the other.
+_NO_PLACES = np.empty(0, np.int64)
 #: Bytes that are hashed by one call of machine code, about: Ctrl-C waits for its end.
 CALL_BYTES = 2**26
 
@@ -233,11 +234,8 @@ class FrameCodec:
         # The filter is undone while a frame is in the processor's cache.
         channels = 0 if shapes is None else self._channels
         heights = shapes[:, 0] if shapes is not None and channels else sizes
-        numbers = map(np.ascontiguousarray, (spans, sizes, _NOT_SAID if places is None else places, heights))
-        # This thread's own, and kept in this call: a process that ends forgets what its threads keep.
-        context = getattr(_of_thread, "context", None)
-        if context is None:
-            context = _of_thread.context = loops.ZstdContext()
+        numbers = map(np.ascontiguousarray, (spans, sizes, _NO_PLACES if places is None else places, heights))
+        context = _zstd_context(loops)
         settings = self.dtype.itemsize, channels, self._scale, context.address
         if loops.decode(self._number, memory, *numbers, *settings, out) < len(sizes):
             return False
@@ -291,8 +289,18 @@ class FrameCodec:
         return "+".join(stage.id for stage in self._stages)
 
 
-#: What a thread keeps from call to call: `context`, the `ZstdContext` of machine code.
+#: What a thread keeps from call to call.
 _of_thread = threading.local()
+
+
+def _zstd_context(loops: ModuleType) -> Any:
+    """Return this thread's decoder of zstd for machine code, a `ZstdContext`.
+
+    The caller refers to it while it decodes: a process that ends drops what its threads keep, and they may still work.
+    """
+    if not hasattr(_of_thread, "context"):
+        _of_thread.context = loops.ZstdContext()
+    return _of_thread.context
 
 
 def frame_hashes(memory: memoryview, spans: NDArray[np.int64]) -> NDArray[np.uint64]:
