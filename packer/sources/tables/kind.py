@@ -189,11 +189,13 @@ def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
 
 def read_rows(row: Row, start: int, stop: int, options: SourceOptions) -> Iterator[Block]:
     """Yield rows of a group or piece; raises SourceError with the number of a row that lacks a value."""
-    at, fields = start, columns_of(row.layout)
+    at, fields, is_csv = start, columns_of(row.layout), suffix_of(row.path) in CSV
     with faults(row.path):
         for batch in _batches(row._replace(layout=fields), start, stop, options):
             columns = dict(leaves(batch))
-            arrays = {laid.name: filled(columns.get(laid.name), laid, batch.num_rows, options) for laid in fields}
+            arrays = {
+                laid.name: filled(columns.get(laid.name), laid, batch.num_rows, options, is_csv) for laid in fields
+            }
             yield from _blocks(row, arrays, at, options)
             at += batch.num_rows
 

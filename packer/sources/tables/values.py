@@ -18,8 +18,12 @@ from packer.sources.tables.fields import CLASS
 from packer.sources.tables.pictures import images_of
 
 
-def filled(array: Any, laid: LaidField, count: int, options: SourceOptions) -> Any:
-    """Return a column with what `--fill` gives for missing values, and classes as their numbers."""
+def filled(array: Any, laid: LaidField, count: int, options: SourceOptions, is_csv: bool = False) -> Any:
+    """Return a column with what `--fill` gives for missing values, and classes as their numbers.
+
+    Args:
+        is_csv: whether empty text is missing, if `--fill` names the column: CSV writes both as one.
+    """
     import pyarrow as pa
     from pyarrow import compute
 
@@ -28,6 +32,8 @@ def filled(array: Any, laid: LaidField, count: int, options: SourceOptions) -> A
         array = array.dictionary_decode()
     is_class = laid.in_words == CLASS and not pa.types.is_integer(array.type)
     if laid.name in options.fill:
+        if is_csv and laid.kind == "text":
+            array = compute.if_else(compute.equal(array, ""), None, array)
         kind = array.type
         if pa.types.is_null(kind):
             kind = pa.string() if laid.kind == "text" or is_class else pa.from_numpy_dtype(np.dtype(laid.dtype))

@@ -309,6 +309,9 @@ def test_a_missing_value_is_named_filled_or_left_out(tmp_path: Path) -> None:
         rows(tmp_path / "a.csv")
     assert rows(tmp_path / "a.csv", fill={"a": "-1"})["a"] == [1, -1, 4, -1, 7]
     assert rows(tmp_path / "a.csv", skip=("a",)) == {"b": [2, 3, 5, 6, 8]}
+    (tmp_path / "t.csv").write_text("a,t\n1,x\n2,\n")
+    assert rows(tmp_path / "t.csv")["t"] == ["x", ""]
+    assert rows(tmp_path / "t.csv", fill={"t": "none"})["t"] == ["x", "none"]
     report = convert(str(tmp_path / "a.csv"), tmp_path / "out", on_error="skip", workers=0)
     assert (report.samples, len(report.rejected)) == (3, 2)
     assert PackedDataset(tmp_path / "out")[[0, 1, 2]]["b"].tolist() == [2, 5, 8]
