@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import codec_name, loss_of
 from packer.errors import DamagedError, DatasetError, UsageError
-from packer.format import Column, Field, Manifest, Shard, ShardEntry, encode_constants, same_constants
+from packer.format import MANIFEST, Column, Field, Manifest, Shard, ShardEntry, encode_constants, same_constants
 from packer.format import manifest as manifests
 from packer.packing import (
     Rejected,
@@ -28,6 +28,9 @@ from packer.packing import (
     find_culprit,
     is_shuffled,
     matching_parts,
+    number_classes,
+    origin_of,
+    other_meanings,
     read_blocks,
     read_rejected,
     skipped_samples,
@@ -135,6 +138,8 @@ def compare(
     if not same_constants(manifest.constants, encode_constants(source.constants)):
         file = manifest.constants.file if manifest.constants else "constants"
         damages.append(Damage(file, "differs from the source", repairable=False))
+    if difference := other_meanings(manifest, origin_of(source), len(source)):
+        damages.append(Damage(MANIFEST, f"the source {difference}", repairable=False))
     samples = sum(shard.entry.samples for shard in shards)
     if samples < manifest.samples:
         start = shards[0].first
@@ -153,7 +158,8 @@ def _besides(manifest: Manifest, skipped: int) -> Iterator[str]:
 
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:
-    """Raise UsageError if a dataset cannot have been made from a source."""
+    """Raise UsageError if a dataset cannot have been made from a source, whose classes get the dataset's numbers."""
+    number_classes(source, manifest)
     packed_specs = {field.name: field.spec for field in manifest.fields}
     source_specs = {spec.name: spec for spec in source.fields}
     for name in {**packed_specs, **source_specs}:

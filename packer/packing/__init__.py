@@ -46,7 +46,9 @@ from packer.packing.inputs import (
     check_place,
     constants_error,
     fit_source,
+    number_classes,
     open_source,
+    other_meanings,
     packed_folder,
 )
 from packer.packing.job import Job, Packed, fetch_rejected, job_of, plan_job, plan_splits
@@ -61,6 +63,7 @@ from packer.packing.origin import (
     leaves,
     matching_parts,
     meanings_of,
+    origin_of,
     parse_origin,
     with_fields,
 )
@@ -166,7 +169,10 @@ __all__ = [
     "matching_parts",
     "meanings_of",
     "named_files",
+    "number_classes",
     "open_source",
+    "origin_of",
+    "other_meanings",
     "pack_shards",
     "packed_folder",
     "parse_origin",

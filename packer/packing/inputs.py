@@ -105,13 +105,22 @@ def fit_source(source: Source, like: Manifest) -> Source:
     """
     if isinstance(source, SampleSource):
         return source  # opened with the fields of the dataset; it has no classes and constants of its own
-    if isinstance(source, ClassSource) and set(source.classes) <= set(like.classes):
-        source.number_as(like.classes)
+    number_classes(source, like)
     fitted = FittedSource(source, like.fields)
     check_meanings(like, origin_of(source), len(source), "the source")
     if not same_constants(like.constants, encode_constants(source.constants)):
         raise constants_error("the source")
     return fitted
+
+
+def number_classes(source: Source, like: Manifest) -> None:
+    """Number the classes of a source as a dataset does, if it has all of them."""
+    if (
+        isinstance(source, ClassSource)
+        and source.classes != list(like.classes)
+        and {*source.classes} <= {*like.classes}
+    ):
+        source.number_as(like.classes)
 
 
 def check_meanings(like: Manifest, origin: Origin, samples: int, where: str) -> None:
@@ -123,24 +132,32 @@ def check_meanings(like: Manifest, origin: Origin, samples: int, where: str) -> 
         origin: of the samples that are to be joined with those of the dataset.
         where: what has the samples, in words.
     """
-    if (classes := classes_of(origin, samples)) != like.classes:
-        texts = [", ".join(names) if names else "none" for names in (classes, like.classes)]
-        raise UsageError(
-            f"{where} has the classes {texts[0]}, but {texts[1]} are expected: a label would mean several classes; "
-            "convert all sources as one, or with a folder for each class, even if it is empty"
-        )
-    expected, actual = meanings_of(like.origin, like.samples), meanings_of(origin, samples)
-    for field in like.fields:
-        meanings = [of_fields.get(field.name) for of_fields in (actual, expected)]
-        if meanings[0] != meanings[1]:
-            shown = [", ".join(m) if isinstance(m, list) else m or "plain numbers" for m in meanings]
-            raise UsageError(
-                f"{where}: numbers of field {field.name!r} stand for {shown[0]}, but for {shown[1]} in the dataset; "
-                "convert all sources as one, or write the column as text"
-            )
+    if difference := other_meanings(like, origin, samples):
+        of_classes = classes_of(origin, samples) != like.classes
+        advice = "or with a folder for each class, even if it is empty" if of_classes else "or write the column as text"
+        what = "a label would mean several classes" if of_classes else "a number would mean several things"
+        raise UsageError(f"{where} {difference}: {what}; convert all sources as one, {advice}")
     old, new = attributes_of(like.origin, like.samples), attributes_of(origin, samples)
     if differing := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
         _log.info("%s has other attributes of fields than the dataset: %s", where, first_few(differing))
+
+
+def other_meanings(like: Manifest, origin: Origin, samples: int) -> str:
+    """Return how what numbers stand for differs from a dataset, as in `has the classes a, b, but a, c are expected`.
+
+    Empty if nothing differs.
+    """
+    classes = classes_of(origin, samples), like.classes
+    if classes[0] != classes[1]:
+        texts = [", ".join(names) if names else "none" for names in classes]
+        return f"has the classes {texts[0]}, but {texts[1]} are expected"
+    actual, expected = meanings_of(origin, samples), meanings_of(like.origin, like.samples)
+    for field in like.fields:
+        meanings = actual.get(field.name), expected.get(field.name)
+        if meanings[0] != meanings[1]:
+            shown = [", ".join(m) if isinstance(m, list) else m or "nothing else" for m in meanings]
+            return f"has numbers of field {field.name!r} that stand for {shown[0]}, but {shown[1]} is expected"
+    return ""
 
 
 def constants_error(where: str) -> UsageError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 
 import h5py
 import msgspec
@@ -16,11 +17,13 @@ from made_datasets import put_manifest, written
 
 from packer import stats
 from packer.append import append
+from packer.checking import compare
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.format import FrameRule, data_entry
 from packer.format import manifest as manifests
 from packer.merge import merge
+from packer.sources import open_sources
 from packer.verify import verify
 from readers import PackedDataset
 
@@ -62,20 +65,25 @@ def test_constants_of_another_writer_are_kept_as_they_are(tmp_path, two):
 
 @pytest.mark.parametrize(
     ("kinds", "unit", "reason"),
-    [("yz", "us", "'kind' stand for y, z, but for x, y"), ("xy", "ns", r"'at' stand for timestamp\[ns\], but for")],
+    [
+        ("yz", "us", "'kind' that stand for y, z, but x, y is expected"),
+        ("xy", "ns", r"'at' that stand for timestamp\[ns\], but timestamp\[us\] is expected"),
+    ],
 )
 def test_numbers_that_stand_for_something_else_are_refused(tmp_path, kinds, unit, reason):
-    """Categories and units of times of a table are those of the dataset, in `merge`, `append` and `--like` alike."""
+    """Categories and units of times of a table are those of the dataset, for `merge`, `append`, `--like`, `verify`."""
     for name, *columns in (("a", "xy", "us"), ("b", kinds, unit)):
         table = {"kind": pa.array(columns[0]).dictionary_encode(), "at": pa.array([1, 2], pa.timestamp(columns[1]))}
         pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
         convert(tmp_path / f"{name}.parquet", tmp_path / name, workers=0)
-    with pytest.raises(UsageError, match=f"b, against .*a: numbers of field {reason}"):
+    with pytest.raises(UsageError, match=f"b, against .*a has numbers of field {reason}"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
-    with pytest.raises(UsageError, match=f"the source: numbers of field {reason}"):
+    with pytest.raises(UsageError, match=f"the source has numbers of field {reason}"):
         append(tmp_path / "a", tmp_path / "b.parquet", workers=0)
-    with pytest.raises(UsageError, match=f"the source: numbers of field {reason}"):
+    with pytest.raises(UsageError, match=f"the source has numbers of field {reason}"):
         convert(tmp_path / "b.parquet", tmp_path / "c", like=tmp_path / "a", workers=0)
+    (damage,) = compare(tmp_path / "a", open_sources([str(tmp_path / "b.parquet")])).damages
+    assert re.match(f"manifest.json: the source has numbers of field {reason}", str(damage))
 
 
 def test_attributes_that_differ_are_said(tmp_path, caplog):

@@ -7,10 +7,11 @@ import pytest
 from PIL import Image
 
 from packer.append import append
+from packer.checking import compare
 from packer.convert import convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.sources import SourceOptions
+from packer.sources import SourceOptions, open_sources
 from readers import PackedDataset
 
 NAMES = ("dog", "cat", "dog", "ox")
@@ -45,12 +46,13 @@ def test_texts_become_classes(tmp_path, made, workers):
 
 
 def test_later_samples_have_the_numbers_of_the_dataset(tmp_path):
-    """`append` numbers as the dataset does, whose classes need not all come again."""
+    """`append` and `verify --against` number as the dataset does, whose classes need not all come again."""
     options = SourceOptions(classes="kind")
     convert(of_hdf5(tmp_path / "a"), tmp_path / "d", source=options)
     append(tmp_path / "d", of_hdf5(tmp_path / "b", ("ox", "dog")), source=options)
     assert PackedDataset(tmp_path / "d").targets == [1, 0, 1, 2, 2, 1]
     assert manifests.read(tmp_path / "d").classes == ("cat", "dog", "ox")
+    assert not compare(tmp_path / "d", open_sources([str(tmp_path / "b" / "a.h5")], options)).damages
 
 
 @pytest.mark.parametrize("name", ["x", "nothing"])
