@@ -61,6 +61,7 @@ def in_lerobot(name: str, values: torch.Tensor) -> torch.Tensor:
     return values.movedim(-1, -3) / 255 if name in (CAMERA, WRIST) else values
 
 
+@pytest.mark.keeps_open  # lerobot keeps its decoders of videos
 def test_each_step_is_that_of_lerobot(robot: Path) -> None:
     """Every feature of every step, bit by bit: frames, images, numbers, times, the task."""
     theirs, ours = LeRobotDataset("me/d", robot / "d"), PackedDataset(robot / "d.packed")
@@ -73,6 +74,7 @@ def test_each_step_is_that_of_lerobot(robot: Path) -> None:
             assert torch.equal(in_lerobot(name, episode[name][number % STEPS]), value), name
 
 
+@pytest.mark.keeps_open  # likewise
 def test_windows_are_those_of_delta_timestamps(robot: Path) -> None:
     """Steps around each step, the edges repeated, and which of them lie outside of the episode."""
     offsets = {CAMERA: [-3, 0], "observation.state": [-1, 0], "action": range(8)}
