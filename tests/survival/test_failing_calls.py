@@ -23,8 +23,7 @@ def test_every_kind_of_call(folder: Path, name: str) -> None:
     """Whichever call fails, for whatever reason, the job ends with status 1; run again, it ends as usual."""
     job = failing.new_job(folder, name)
     seen = set()
-    for turn, kind in enumerate(KINDS):
-        calls = failing.count(job, kind)
+    for turn, (kind, calls) in enumerate(failing.counts(job, KINDS).items()):
         for number in range(min(MOST, calls)):
             error = failing.ERRORS[(turn + number) % len(failing.ERRORS)]
             seen.add(failing.check(job, kind, ((JOBS.index(name) % 3 + 3 * number) * calls) // (3 * MOST), error))

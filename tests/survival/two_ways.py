@@ -85,7 +85,7 @@ def parts(folder: Path) -> Iterator[tuple[Options, list[int]]]:
         if field.kind == "array" and None not in field.shape[1:]:
             padded = {"windows": Windows({field.name: [-1, 0, 3]}, stride=2, pad="zero"), "extras": ("number", "step")}
             for windows in (padded, {"windows": Windows({field.name: [0, 1]})}):
-                count = len(PackedDataset(folder, **windows))
+                count = len(PackedDataset(folder, **chosen, **windows))
                 yield chosen | windows, sorted({*range(0, count, count // 6 + 1)})
 
 
@@ -102,16 +102,16 @@ def check_all_ways(folder: Path, ways_each: int = 2 * len(WAYS), first: int = 0)
     ways = [(way, (place + half) % 2 == 0) for half in (0, 1) for place, way in enumerate(WAYS)]
     for turn, (options, numbers) in enumerate((*whole(folder), *parts(folder))):
 
-        def read(way: str, by_machine: bool, options: Options = options, numbers: list[int] = numbers) -> list[Item]:
-            torch.manual_seed(5)
+        def read(dataset: PackedDataset, way: str, by_machine: bool, numbers: list[int] = numbers) -> list[Item]:
+            torch.default_generator.manual_seed(5)
             with handled(by_machine):
-                return WAYS[way](PackedDataset(folder, **options), numbers)
+                return WAYS[way](dataset, numbers)
 
-        draws = PackedDataset(folder, **options)._source.draws
-        one_by_one = None if draws else read("one by one", by_machine=turn % 2 == 1)
+        dataset = PackedDataset(folder, **options)
+        one_by_one = None if dataset._source.draws else read(dataset, "one by one", by_machine=turn % 2 == 1)
         for way, by_machine in [*ways, *ways][(turn + first) % len(ways) :][:ways_each]:
-            wanted = read(way, not by_machine) if one_by_one is None else one_by_one
-            assert read(way, by_machine) == wanted, (way, by_machine, options)
+            wanted = read(dataset, way, not by_machine) if one_by_one is None else one_by_one
+            assert read(PackedDataset(folder, **options), way, by_machine) == wanted, (way, by_machine, options)
     _check_regions(folder)
 
 

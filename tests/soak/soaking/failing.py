@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def trial(folder: Path, seed: int) -> str:
     """Make a random call of a job fail; return the call and the outcome."""
     rng = random.Random(seed)
     job, kind, error = _job(folder, JOBS[seed % len(JOBS)]), rng.choice(KINDS), rng.choice(ERRORS)
-    if not (calls := count(job, kind, error)):
+    if not (calls := counts(job, [kind], error)[kind]):
         return f"{job.name}: no {kind}"
     return f"{job.name}: {kind} fails, {check(job, kind, rng.randrange(calls), error)}"
 
@@ -33,13 +34,14 @@ def _job(folder: Path, name: str) -> Job:
     return new_job(folder / name.replace(" ", "-"), name)
 
 
-def count(job: Job, kind: str, error: int = errno.EIO) -> int:
-    """Return the number of calls of a kind that an undisturbed job makes and that may fail with this error."""
-    job.reset()
-    calls = _Nth(job, kind, None, error)
-    with watched(calls):
-        job.run(_workers(kind))
-    return calls.count
+def counts(job: Job, kinds: Sequence[str], error: int = errno.EIO) -> dict[str, int]:
+    """Return, by kind, the number of calls that an undisturbed job makes and that may fail with this error."""
+    counted = {kind: _Nth(job, kind, None, error) for kind in kinds}
+    for workers in {_workers(kind) for kind in kinds}:
+        job.reset()
+        with watched(lambda kind, what, workers=workers: _workers(kind) == workers and counted[kind](kind, what)):
+            job.run(workers)
+    return {kind: calls.count for kind, calls in counted.items()}
 
 
 def check(job: Job, kind: str, number: int, error: int) -> str:
