@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 _DESCRIPTORS = "/proc/self/fd"
 _GRACE = 10.0  # seconds for threads and workers that have been told to stop
 
+# Threads of torch that wait would keep the cores busy that other processes need. It is read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # No deadline and no complaint about slowness: on a busy machine both fail good code.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)

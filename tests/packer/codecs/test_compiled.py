@@ -174,9 +174,9 @@ def test_another_process_compiles(tmp_path: Path) -> None:
     """Frames are decoded one by one meanwhile, then by the loops; a worker that is forked starts no such process.
 
     So are the loops of readers; who reads compiles none. Who ends before it, or was forked, says nothing of it. It
-    compiles without optimization, which still takes some seconds of processor time.
+    compiles with little optimization, which still takes some seconds of processor time.
     """
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_OPT": "0"}
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_OPT": "1"}
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(FRESH)]
     done = subprocess.run(command, cwd=ROOT, env=environment, timeout=300, check=False, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
