@@ -73,13 +73,20 @@ def open_beside(
         )
     chosen = list[Source]()
     for name, side in opened.items():
-        numbers = {path: number for number, path in enumerate(side.files())}
         if name in missing:
             chosen.append(_filled(name, side, beside[name], names, watcher))
-            continue
-        files = [paired.files[f"={name}"][order[sample]] for sample in names]
-        chosen.append(in_order(side, [numbers[sides[name].path(file)] for file in files]))
+        else:
+            files = paired.files[f"={name}"]
+            chosen.append(_of_files(side, [sides[name].path(files[order[sample]]) for sample in names]))
     return BesideSource(samples, chosen)
+
+
+def _of_files(side: Source, paths: Sequence[str]) -> Source:
+    """Return the samples of a side, each of which is one file, that are these files, in their order."""
+    if (files := side.files()) == paths:  # mostly so, and it needs no table of a million paths
+        return side
+    numbers = {path: number for number, path in enumerate(files)}
+    return in_order(side, [numbers[path] for path in paths])
 
 
 def _whole_files(name: str, file_set: FileSet, side: Source) -> FileSet:
@@ -104,12 +111,8 @@ def _filled(name: str, side: Source, file_set: FileSet, samples: Sequence[str], 
     of_samples = [stem(sample) for sample in samples]
     for extra in sorted(number_of.keys() - set(of_samples)):
         watcher.bad(SourceError("has no partner", file_set.path(file_set.files[number_of[extra]])))
-    path_numbers = {path: number for number, path in enumerate(side.files())}
-    numbers = [
-        path_numbers[file_set.path(file_set.files[number_of[sample]])] if sample in number_of else None
-        for sample in of_samples
-    ]
-    return FilledSource(in_order(side, [n for n in numbers if n is not None]), [n is not None for n in numbers])
+    paths = [file_set.path(file_set.files[number_of[sample]]) for sample in of_samples if sample in number_of]
+    return FilledSource(_of_files(side, paths), [sample in number_of for sample in of_samples])
 
 
 def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop: bool = False) -> Source:
