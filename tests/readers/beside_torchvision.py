@@ -108,7 +108,9 @@ def test_values_of_crops_are_those_of_torchvision(place: Path, exact: bool, mode
     torch.manual_seed(1)
     crops = PackedDataset(path, crop=random)[numbers]["image"]
     torch.manual_seed(1)
-    drawn = random._place(torch.tensor([whole[n].shape[1:] for n in numbers]).numpy(), draw_visits(len(numbers)))
+    drawn = random._placing.place(
+        torch.tensor([whole[n].shape[1:] for n in numbers]).numpy(), draw_visits(len(numbers))
+    )
     wanted = []
     for number, (top, left), (height, width), mirrored in zip(
         numbers, drawn.corners, drawn.sides, drawn.mirrored, strict=True

@@ -63,7 +63,7 @@ def resize(image: torch.Tensor, size: tuple[int, ...], mode: str = "bilinear") -
 def boxes(crop: ResizedCrop, sizes: Any, count: int) -> list[NDArray[Any]]:
     """Corners, sides and whether it is mirrored of `count` crops of samples of one size."""
     torch.manual_seed(3)
-    found = crop._place(np.array([sizes] * count), draw_visits(count))
+    found = crop._placing.place(np.array([sizes] * count), draw_visits(count))
     return [found.corners, found.sides, found.mirrored]
 
 
@@ -81,7 +81,7 @@ def test_values_are_those_of_torch(
     images, numbers = images.flatten(0, -4), numbers.repeat(views or 1)
     assert images.is_contiguous(memory_format=torch.channels_last)
     torch.manual_seed(1)
-    drawn = crop._place(np.array(SIZES * 4), draw_visits(len(SIZES) * 4))
+    drawn = crop._placing.place(np.array(SIZES * 4), draw_visits(len(SIZES) * 4))
     flat = [
         drawn.corners.reshape(-1, 2),
         drawn.sides.reshape(-1, 2),
@@ -108,7 +108,7 @@ def test_sets_of_views_come_by_name_from_one_decoding(
     """Of the size and the share of the area that each set has; what a set leaves out is that of the crop."""
     calls: list[Any] = []
     monkeypatch.setattr(
-        "readers.resized.decode_jpeg", lambda *args, **options: calls.append(1) or decode_jpeg(*args, **options)
+        "readers.resizing.decode_jpeg", lambda *args, **options: calls.append(1) or decode_jpeg(*args, **options)
     )
     crop = ResizedCrop(16, of="image", views=VIEWS, scale=(0.8, 0.9), exact=True)
     torch.manual_seed(1)
@@ -117,7 +117,7 @@ def test_sets_of_views_come_by_name_from_one_decoding(
     shapes = {name: tuple(images.shape[1:]) for name, images in views.items()}
     assert shapes == {"global": (2, 3, 24, 24), "local": (4, 3, 12, 10), "like": (1, 3, 16, 16)}
     torch.manual_seed(1)
-    drawn = crop._place(np.array(SIZES), draw_visits(len(SIZES)))
+    drawn = crop._placing.place(np.array(SIZES), draw_visits(len(SIZES)))
     shares = drawn.sides.prod(axis=2)[0] / np.prod(SIZES[0])
     assert (shares[:2] > 0.39).all()
     assert (shares[2:6] < 0.41).all()
