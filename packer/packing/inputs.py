@@ -27,6 +27,7 @@ from packer.sources import (
     SampleSource,
     Source,
     SourceOptions,
+    TableSource,
     open_sources,
 )
 from packer.watcher import NOBODY
@@ -106,6 +107,8 @@ def fit_source(source: Source, like: Manifest) -> Source:
     if isinstance(source, SampleSource):
         return source  # opened with the fields of the dataset; it has no classes and constants of its own
     number_classes(source, like)
+    if isinstance(source, TableSource):
+        source = source.as_fields(like.fields)
     fitted = FittedSource(source, like.fields)
     check_meanings(like, origin_of(source), len(source), "the source")
     if not same_constants(like.constants, encode_constants(source.constants)):

@@ -143,6 +143,8 @@ class Kind:
         unnamed: the field of an input for which none is named.
         pair: returns the table of samples, or of files of samples, and remarks.
         agree: returns the table of the samples that can be packed together; it adds remarks.
+        as_fields: returns the table with what files do not say, as the type of a column of CSV, taken from the fields
+            of a dataset, by name.
         more: fields that `read` returns besides those of the layouts.
         are_ragged: whether an axis is ragged even if all samples have one length.
         block_bytes: about how many bytes of samples are read at once by `read`.
@@ -171,6 +173,7 @@ class Kind:
     unnamed: str = ""
     pair: Callable[[Mapping[str, FileSet], SourceOptions, Watcher], tuple[SampleTable, list[str]]] = pair_by_name
     agree: Callable[[SampleTable, SourceOptions, list[str], Watcher], SampleTable] = agree
+    as_fields: Callable[[SampleTable, Mapping[str, FieldSpec]], SampleTable] = lambda table, fields: table
     more: tuple[FieldSpec, ...] = ()
     are_ragged: bool = False
     block_bytes: int = BLOCK_BYTES

@@ -100,6 +100,13 @@ class TableSource(Source):
         """Return the samples with other names, or with none."""
         return replace(self, table=msgspec.structs.replace(self.table, names=names))
 
+    def as_fields(self, fields: Sequence[FieldSpec]) -> TableSource:
+        """Return the samples as those of a dataset with these fields, where the files leave that open."""
+        table = self.reader.as_fields(self.table, {spec.name: spec for spec in fields})
+        if table is self.table:
+            return self
+        return replace(self, table=table, fields=(*table.specs(self.reader.are_ragged), *self.reader.more))
+
     def only(self, names: Collection[str]) -> TableSource:
         """Return the samples with some of their fields; of a table no other column is read."""
         layouts = [tuple(laid for laid in layout if laid.name in names) for layout in self.table.layouts]

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from packer.errors import SourceError
-from packer.format import DTYPES
+from packer.format import DTYPES, FieldSpec
 from packer.sources.files import suffix_of
 from packer.sources.options import SourceOptions, naming
-from packer.sources.table import LaidField, Layout
+from packer.sources.table import LaidField, Layout, SampleTable
 from packer.sources.tables.arrow import is_binary, is_file, leaves
-from packer.sources.tables.text import CSV, Odd, odd_values
+from packer.sources.tables.text import CSV, JSON, Odd, odd_values
 
 #: What a column is of which no value is known, that is left out, whose numbers are those of classes, or that is binary.
 EMPTY, SKIPPED, CLASS, BINARY = "empty", "skipped", "class", "binary"
@@ -128,6 +128,23 @@ def merged(fields: Mapping[str, LaidField], others: Mapping[str, LaidField], pat
         else:
             raise SourceError(f"{name} is {one.in_words} in some rows and {other.in_words} in others; fix it", path)
     return merged
+
+
+def as_fields(table: SampleTable, fields: Mapping[str, FieldSpec]) -> SampleTable:
+    """Return rows of text as the fields of a dataset, if these hold their values: whole numbers float64, all text."""
+    suffix = suffix_of(table.row(0).path)
+
+    def as_field(laid: LaidField) -> LaidField:
+        field = fields.get(laid.name)
+        if field is None or laid.detail is not None:
+            return laid
+        if field.kind == "text" and suffix in CSV:
+            return LaidField(laid.name, "uint8", (None,), "text", "text")
+        if (laid.dtype, field.dtype) == ("int64", "float64"):
+            return laid._replace(dtype="float64", in_words=laid.in_words.replace("int64", "float64"))
+        return laid
+
+    return table.relaid(as_field) if suffix in CSV + JSON else table
 
 
 def _odd_of_both(one: LaidField, other: LaidField) -> Odd | None:

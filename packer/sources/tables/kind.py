@@ -28,7 +28,7 @@ from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Layout, Row, SampleTable
 from packer.sources.tables.arrow import ARROW, GROUP, PARQUET, faults, groups_of, leaves, stored
 from packer.sources.tables.columns import Members, columns_of, with_joined
-from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, is_class, layout_of, merged, said_of_text
+from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, as_fields, is_class, layout_of, merged, said_of_text
 from packer.sources.tables.pictures import pictured
 from packer.sources.tables.text import CSV, JSON, Odd, parsed, piece, pieces
 from packer.sources.tables.values import filled, first_null, values_of
@@ -265,6 +265,7 @@ KIND = Kind(
     exports="parquet",
     pair=pair_in_order,
     agree=agree,
+    as_fields=as_fields,
     detail=Members | tuple[str, ...] | str | None,
     origin=origin,
 )

@@ -16,6 +16,7 @@ from opened_sources import read_each
 from pyarrow import parquet
 from real_files import real_files
 
+from packer.append import append
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
@@ -239,6 +240,29 @@ def test_long_whole_numbers_beside_others_further_on_are_refused(
             continue
         with pytest.raises(SourceError, match="column x holds whole numbers that float64 does not, and others"):
             rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_rows_that_are_appended_have_the_types_of_the_dataset(tmp_path: Path, suffix: str) -> None:
+    """Whole numbers alone are floats there, and numbers text; a number that the field does not hold is refused."""
+
+    def append_rows(name: str, values: list[Any]) -> None:
+        lines = ["x,t", *(f"{x},{t}" for x, t in values)]
+        if suffix == "jsonl":
+            lines = [json.dumps({"x": x, "t": str(t)}) for x, t in values]
+        (tmp_path / f"{name}.{suffix}").write_text("\n".join(lines))
+        if name == "0":
+            convert(str(tmp_path / f"{name}.{suffix}"), tmp_path / "out", workers=0)
+        else:
+            append(tmp_path / "out", str(tmp_path / f"{name}.{suffix}"), workers=0)
+
+    append_rows("0", [(1.5, "a")])
+    append_rows("1", [(2, "007"), (3, "8")])
+    append_rows("2", [(4, 9)])
+    dataset = PackedDataset(tmp_path / "out")
+    assert ([float(s["x"]) for s in dataset], [s["t"] for s in dataset]) == ([1.5, 2, 3, 4], ["a", "007", "8", "9"])
+    with pytest.raises(SourceError, match="does not"):
+        append_rows("3", [(2**53 + 1, "b")])
 
 
 @pytest.mark.parametrize("piece_bytes", [8, 100])
