@@ -11,8 +11,7 @@ from packer.cli.logs import Progress, log_options, say
 from packer.cli.show_page import chosen_numbers, write_page
 from packer.cli.text import count_text, size, size_text
 from packer.errors import DatasetError, UsageError
-from packer.packing import place_of, read_manifest
-from packer.remote import is_url
+from packer.remote import is_url, manifest_at
 from packer.watcher import DRAWING
 
 _log = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ def show(dataset: str, output: Path, samples: int, names: tuple[str, ...], page_
         raise UsageError(f"{output}: a page is written; give a name that ends in .html")
     if not output.absolute().parent.is_dir():
         raise UsageError(f"{output}: there is no folder {output.parent}; make it first, or name another")
-    manifest = read_manifest(place_of(dataset))  # before torch is loaded, which takes seconds
+    manifest = manifest_at(dataset)  # before torch is loaded, which takes seconds
     if not manifest.samples:
         raise DatasetError(f"{dataset}: it has no samples; there is nothing to draw")
     fields = [field.name for field in manifest.fields]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from packer import warm as verb
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.text import size_text
 from packer.errors import UsageError
-from packer.format import manifest as manifests
 from packer.machine import free_memory
-from packer.remote import Mirror, is_url, whole
+from packer.remote import manifest_at, whole
 
 
 @click.command()
@@ -28,7 +25,7 @@ def warm(dataset: str) -> None:
     \b
     $ packer warm div2k.packed
     """
-    manifest = Mirror.open(dataset)[1] if is_url(dataset) else manifests.read(Path(dataset))
+    manifest = manifest_at(dataset)
     nbytes, free = sum(shard.bytes for shard in manifest.shards), free_memory()
     if nbytes > free:
         raise UsageError(

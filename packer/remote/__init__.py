@@ -14,7 +14,7 @@ fsspec is imported when the first URL is opened.
 
 from packer.remote.ahead import Ahead, GiveWay, fetch_tables
 from packer.remote.cache import UNUSED_SECONDS, Cache, Lease, default_cache, remove_unused
-from packer.remote.mirror import Mirror, whole
+from packer.remote.mirror import Mirror, manifest_at, whole
 from packer.remote.sharing import Claim
 from packer.remote.sources import fetch_files, inputs_here, list_urls, local_inputs
 from packer.remote.store import (
@@ -51,6 +51,7 @@ __all__ = [
     "label",
     "list_urls",
     "local_inputs",
+    "manifest_at",
     "note",
     "noted",
     "refuse_url",

@@ -297,6 +297,15 @@ def whole(
         yield mirror.folder
 
 
+def manifest_at(dataset: str | os.PathLike[str]) -> Manifest:
+    """Return the manifest of a dataset that is to be read, in a folder or at a URL.
+
+    Raises:
+        DatasetError: it cannot be read; as `Mirror.open` for a URL.
+    """
+    return Mirror.open(dataset)[1] if is_url(dataset) else manifests.read(Path(dataset))
+
+
 def _fetch_manifest(remote: RemoteFolder) -> tuple[bytes, Manifest]:
     """Return the manifest that is at a URL now, and its bytes; read again if they are wrong, as those of a shard are.
 

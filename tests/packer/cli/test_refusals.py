@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from packer.errors import DatasetError
+from packer.errors import DatasetError, RemoteError
 from readers import PackedDataset
 
 
@@ -136,3 +136,14 @@ def test_unexpected_errors_ask_for_a_report(packer, rows, tmp_path, monkeypatch)
     assert "ZeroDivisionError: a fault" in result.stderr
     assert "--verbose" in result.stderr
     assert "Traceback" in packer("convert", rows.path, tmp_path / "out", "-v", status=1).stderr
+
+
+def test_a_server_that_does_not_answer(refused, tmp_path, monkeypatch):
+    """Commands that only read say so, and speak of no work to go on with."""
+
+    def fail(*_):
+        raise RemoteError("memory://set: no answer; check the connection and try again")
+
+    monkeypatch.setattr("packer.remote.store.RemoteFolder.read", fail)
+    for arguments in (["warm", "memory://set"], ["show", "memory://set", "-o", tmp_path / "page.html"]):
+        assert "goes on" not in refused(1, arguments, "memory://set: no answer; check the connection")
