@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import MANIFEST, check_field_name
+from packer.remote import is_url
 from packer.sources.files import (
     CLOUDS,
     LABELS,
@@ -78,6 +79,11 @@ def paths_by_field(inputs: Sequence[str]) -> dict[str, str]:
     paths = [path for other, path in split if other == name]
     if name:
         raise UsageError(f"{paths[0]} and {paths[1]} are both named {name}=; each field takes one source")
+    for path in paths:
+        if not (is_url(path) or Path(path).exists() or glob.glob(path)):
+            raise UsageError(
+                f"{path}: there is no such file or folder; a path that holds spaces needs quotes around it"
+            )
     raise UsageError(
         f"{times} sources are given without FIELD= ({first_few(paths)}): quote a pattern, as in "
         "'train_*.h5', to take all its files as one source, or name the field of each, as in lr=LR hr=HR"
@@ -153,10 +159,10 @@ def find_kind(
         raise UsageError(
             f"{path} is a packed dataset; `packer repack` packs it again, `packer append` and `merge` join several"
         )
+    if Path(path).is_dir() and not file_set.files:
+        raise SourceError("the folder is empty, apart from hidden files and empty folders; check the path", path)
     if Path(path).is_dir():
         content = f"holds {len(file_set.files):,} files, but none of a kind that can be packed"
-        if not file_set.files:
-            content = "is empty, apart from hidden files and empty folders"
         raise SourceError(f"the folder {content}; files that can be packed: {known}{_in_python(file_set)}", path)
     if not file_set.files:
         raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
