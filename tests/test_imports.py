@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -69,6 +70,16 @@ def of(modules, *packages):
     return [
         f"{module} imports {name}" for module, names in modules.items() for name in names if within(name, *packages)
     ]
+
+
+@pytest.mark.parametrize("room", ["packing", "remote"])
+def test_a_list_of_modules_names_them_all(room):
+    """Where a room says what its modules are for, it says so of each."""
+    folder = ROOT / "packer" / room
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()), clean=False)
+    assert sorted(re.findall(r"^    (\w+) {2,}", text, re.MULTILINE)) == sorted(
+        path.stem for path in folder.glob("[!_]*.py")
+    )
 
 
 # ---------------------------------------------------------------- doors

@@ -1,36 +1,38 @@
 """From a source to finished shards: what `convert` and the other writing verbs share.
 
-options       how to convert
-inputs        what a verb is given, opened as one source
-commands      what a manifest keeps of the commands that packed its samples
-origin        where samples came from, also of joined and shuffled datasets
-splits        train, valid and test: samples by fraction, list or pattern
+    options       how to convert
+    inputs        what a verb is given, opened as one source
+    commands      what a manifest keeps of the commands that packed its samples
+    origin        where samples came from, also of joined and shuffled datasets
+    splits        train, valid and test: samples by fraction, list or pattern
 
-plan          fields, codecs, shards and sizes, from headers alone; its steps are
-examples      some samples that are read for it,
-sizes         bytes of all samples,
-framing       codec and frames of each field,
-cutting       which sample goes to which shard,
-remarks       what it says to the user; and
-estimating    how large files get and how long packing takes, by trying
+    plan          fields, codecs, shards and sizes, from headers alone; its steps are
+    examples      some samples that are read for it,
+    sizes         bytes of all samples,
+    framing       codec and frames of each field,
+    cutting       which sample goes to which shard,
+    remarks       what it says to the user; and
+    estimating    how large files get and how long packing takes, by trying
 
-job           a plan and its source files, ready to be packed
-tasks         one shard, packed by one process
-running       many shards: in this process, in others, or by an executor
-schedulers    executors of Dask and Ray
-source_files  whether source files are those of the plan
-rejected      the list of what was skipped
+    job           a plan and its source files, ready to be packed
+    tasks         one shard, packed by one process
+    running       many shards: in this process, in others, or by an executor
+    schedulers    executors of Dask and Ray
+    source_files  whether source files are those of the plan
+    rejected      the list of what was skipped
 
-rewrite       the recipe of every verb that makes or changes a dataset
-changing      one command at a time
-commit        files of a run, and the rename that publishes them
-note          what decides the bytes of a run, and the names of its files
-manifest      the manifest of finished shards
-places        folders and URLs, where datasets are written
+    rewrite       the recipe of every verb that makes or changes a dataset
+    changing      one command at a time
+    commit        files of a run, and the rename that publishes them
+    note          what decides the bytes of a run, and the names of its files
+    manifest      the manifest of finished shards
+    places        folders and URLs, where datasets are written
 
-parts         results of the parts of an array of jobs that read a dataset
-shared_plan   the plan that parts of a conversion share
-claims        which of them makes it
+    parts         results of the parts of an array of jobs that read a dataset
+    shared_plan   the plan that parts of a conversion share
+    claims        which of them makes it
+
+Begin with `rewrite`, and then `tasks`.
 """
 
 from packer.packing.changing import changing, changing_dataset, explain_changes

@@ -202,7 +202,7 @@ def conclude(
         if kept:
             count = manifest.samples - sum(entry.samples for entry in kept)
             more = (*kept[1:], NamesEntry(**msgspec.structs.asdict(table), samples=count))
-            table = FileEntry(file=kept[0].file, bytes=kept[0].bytes, digest=kept[0].digest)
+            table = msgspec.convert(kept[0], FileEntry, from_attributes=True)
         manifest = msgspec.structs.replace(manifest, names=table, more_names=more)
     if contents.rejected is not None:
         manifest = msgspec.structs.replace(manifest, left_out=change.write_list(contents.rejected))
