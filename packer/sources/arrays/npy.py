@@ -187,8 +187,10 @@ def _headers(base: str, path: str) -> Iterator[Entry]:
 def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, whether the order is that of Fortran, and dtype; files often have equal headers."""
     file = BytesIO(header)
-    # Version 3, for names of members outside of Latin-1, is refused.
-    shape, is_fortran, dtype = _READERS[np.lib.format.read_magic(file)](file)
+    version = np.lib.format.read_magic(file)
+    if version not in _READERS:
+        raise ValueError(f"version {version[0]}.{version[1]} (3.0 has names of members beyond Latin-1: rename them)")
+    shape, is_fortran, dtype = _READERS[version](file)
     return tuple(map(int, shape)), is_fortran, dtype
 
 
