@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -55,13 +56,16 @@ class EncodedSource(DerivedSource):
         self._clips = {name for name in names if len(specs[name].shape) == 2}
         self._images: dict[str, tuple[int | None, ...]] = {}
         self._dtypes: dict[str, str] = {}
+        self.remarks = list(source.remarks)
         numbers = sorted({0, len(source) // 2, len(source) - 1} - {-1})
         for name in names:
-            images, errors = list[NDArray[Any]](), list[SourceError]()
+            images, errors, notes = list[NDArray[Any]](), list[SourceError](), Counter[str]()
             for number in numbers:
                 try:
                     value: Any = next(iter(source.slice(number, number + 1).read()))[name][0]
-                    images.append(_decoded(value[0:1][0] if name in self._clips else value, name))
+                    file = _file_in(value[0:1][0] if name in self._clips else value)
+                    images.append(_decoded(file, name))
+                    notes[_note_of(file, name)] += 1
                 except SourceError as error:  # it comes again when the sample is read
                     errors.append(error)
             if not images:
@@ -71,14 +75,11 @@ class EncodedSource(DerivedSource):
                 sizes = " and ".join(" x ".join(map(str, image.shape)) for image in images)
                 raise UsageError(f"--encoded {name}: its images differ ({sizes}); pack those of one form alone")
             self._images[name] = shape
+            swapped = "images are decoded; if cv2.imencode was given RGB, red and blue are swapped in them"
+            self.remarks.append(f"field {name}: {swapped}")
+            looked_at = f"of {len(images)} images that were looked at"
+            self.remarks += [f"field {name}, {times} {looked_at}: {note}" for note, times in notes.items() if note]
         self.fields = tuple(self._decoded_spec(spec) if spec.name in names else spec for spec in source.fields)
-        self.remarks = [
-            *source.remarks,
-            *(
-                f"field {name}: images are decoded; if cv2.imencode was given RGB, red and blue are swapped in them"
-                for name in names
-            ),
-        ]
 
     def _decoded_spec(self, spec: FieldSpec) -> FieldSpec:
         name, shape = spec.name, self._images[spec.name]
@@ -127,18 +128,30 @@ class EncodedSource(DerivedSource):
         return with_files(out, files)
 
     def _image(self, name: str, row: Any) -> NDArray[Any]:
-        image = _decoded(row, name)
+        image = _decoded(_file_in(row), name)
         if image.dtype != self._dtypes[name] or not fits(image.shape, self._images[name]):
             raise changed(self._dtypes[name], self._images[name], image, name)
         return image
 
 
-def _decoded(row: Any, name: str) -> NDArray[Any]:
-    """Return the pixels of a file, behind which there may be zeros."""
+def _file_in(row: Any) -> bytes:
+    """Return a file, behind which there may be zeros."""
+    return np.asarray(row).tobytes().rstrip(b"\0")
+
+
+def _decoded(file: bytes, name: str) -> NDArray[Any]:
+    """Return the pixels of a file."""
     from packer.sources.images import image_in  # which loads decoders
 
-    data = np.asarray(row).tobytes().rstrip(b"\0")
     try:
-        return image_in(data, name, SourceOptions())
+        return image_in(file, name, SourceOptions())
     except SourceError as error:
         raise SourceError(f"field {name}: an image {error.reason}") from error
+
+
+def _note_of(file: bytes, name: str) -> str:
+    """Return what is not kept as it is in a file, without the option that these sources do not have."""
+    from packer.sources.images import header_in
+    from packer.sources.images.pixels import ORIENT
+
+    return header_in(file, name, SourceOptions()).note.replace(ORIENT, "")

@@ -20,10 +20,11 @@ from readers import PackedDataset, Windows
 from tests.helpers.picture_files import picture
 
 
-def jpeg(image: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the bytes of a JPEG file."""
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "JPEG", quality=90)
+def jpeg(image: NDArray[Any], turn: int = 1) -> NDArray[np.uint8]:
+    """Return the bytes of a JPEG file, with an orientation tag."""
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[274] = turn
+    Image.fromarray(image).save(file, "JPEG", quality=90, exif=exif)
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
@@ -63,9 +64,9 @@ def test_padded_rows_of_episodes_are_clips(tmp_path: Path, are_strings: bool) ->
 
 
 def test_rows_of_bytes_are_images(tmp_path: Path) -> None:
-    """Rows of any length (vlen) are images, whose JPEG files are kept; a damaged one is a bad sample."""
-    files = [jpeg(picture(8, 8 + n % 2, seed=n)) for n in range(6)]
-    files[3] = files[3][:200]
+    """Rows of any length (vlen) are images, whose JPEG files are kept; a damaged one is bad; what is odd is said."""
+    files = [jpeg(picture(8, 8 + n % 2, seed=n), turn=6 if n < 5 else 1) for n in range(6)]
+    files[2] = files[2][:-20]
     with h5py.File(tmp_path / "a.h5", "w") as file:
         rows = file.create_dataset("rgb", 6, h5py.vlen_dtype(np.uint8))
         for number, data in enumerate(files):
@@ -77,9 +78,13 @@ def test_rows_of_bytes_are_images(tmp_path: Path) -> None:
     )
     assert (report.samples, len(report.rejected)) == (5, 1)
     dataset = PackedDataset(tmp_path / "out")
-    for number, original in enumerate([0, 1, 2, 4, 5]):
+    for number, original in enumerate([0, 1, 3, 4, 5]):
         assert np.array_equal(dataset[number]["rgb"].permute(1, 2, 0).numpy(), decoded(files[original]))
         assert int(dataset[number]["n"]) == original
+    turned = (
+        "rgb, 2 of 3 images that were looked at: an orientation tag (EXIF) is not applied: pixels stay where the file"
+    )
+    assert any(turned in remark for remark in open_sources([str(tmp_path / "a.h5")], options).remarks)
     for name, reason in (("n", "bytes, uint8"), ("q", "there is no such field")):
         with pytest.raises(UsageError, match=f"--encoded {name}: .*{reason}"):
             open_sources([str(tmp_path / "a.h5")], SourceOptions(encoded=(name,)))
