@@ -151,7 +151,6 @@ def _decoded(file: bytes, name: str) -> NDArray[Any]:
 
 def _note_of(file: bytes, name: str) -> str:
     """Return what is not kept as it is in a file, without the option that these sources do not have."""
-    from packer.sources.images import header_in
-    from packer.sources.images.pixels import ORIENT
+    from packer.sources.images import ORIENT_ADVICE, header_in
 
-    return header_in(file, name, SourceOptions()).note.replace(ORIENT, "")
+    return header_in(file, name, SourceOptions()).note.replace(ORIENT_ADVICE, "")
