@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,10 +71,11 @@ def pieces(path: str, options: SourceOptions) -> Iterator[tuple[tuple[int, int],
     """
     at, rest, delimiter = 0, b"", _delimiter(path, options)
     with Path(path).open("rb") as file:
+        end = _end_of_rows(file)
         if delimiter:
             at = _header(path, delimiter)[1]
-            file.seek(at)
-        while data := file.read(_PIECE_BYTES):
+        file.seek(at)
+        while data := file.read(max(0, min(_PIECE_BYTES, end - file.tell()))):
             data = rest + data
             ends, is_open = _row_ends(data, delimiter)
             if len(ends):
@@ -88,6 +90,15 @@ def pieces(path: str, options: SourceOptions) -> Iterator[tuple[tuple[int, int],
         raise SourceError(f"a quote is never closed in the row that begins with {begin!r}; close it, or double it")
     if rest.strip():
         yield (at, len(rest)), rest
+
+
+def _end_of_rows(file: IO[bytes]) -> int:
+    """Return where the last row of a file ends: empty lines that follow are no rows."""
+    nbytes = file.seek(0, os.SEEK_END)
+    file.seek(max(0, nbytes - _HEAD_BYTES))
+    tail = file.read()
+    last = len(tail.rstrip(b"\r\n"))
+    return nbytes - len(tail) + last + tail[last:].find(b"\n") + 1
 
 
 def _delimiter(path: str, options: SourceOptions) -> str:
@@ -254,7 +265,8 @@ def _strings(
     import pyarrow as pa
     from pyarrow import csv
 
-    parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    # An empty line is an empty value where there is one column, and no row where there are several.
+    parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=columns != 1)
     if columns is None:
         first = csv.read_csv(pa.BufferReader(data), csv.ReadOptions(autogenerate_column_names=True), parsing)
         columns = len(first.schema)

@@ -242,6 +242,22 @@ def test_long_whole_numbers_beside_others_further_on_are_refused(
             rows(tmp_path / "a.csv")
 
 
+@pytest.mark.parametrize("piece_bytes", [3, 100])
+def test_empty_lines_of_one_column_are_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    """As polars writes what is missing there; of several columns they are no rows, and none at the end of a file is."""
+    monkeypatch.setattr("packer.sources.tables.text._PIECE_BYTES", piece_bytes)
+    (tmp_path / "a.csv").write_text("t\n\na\n\n\nb\n\n\n")
+    assert rows(tmp_path / "a.csv") == {"t": ["", "a", "", "", "b"]}
+    (tmp_path / "a.csv").write_text("n\r\n1\r\n\r\n3\r\n\r\n")
+    assert rows(tmp_path / "a.csv", fill={"n": "2"}) == {"n": [1, 2, 3]}
+    with pytest.raises(SourceError, match="row 1: column n has no value"):
+        rows(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("t,n\n\na,1\n\nb,2\n\n")
+    assert rows(tmp_path / "a.csv") == {"t": ["a", "b"], "n": [1, 2]}
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_rows_that_are_appended_have_the_types_of_the_dataset(tmp_path: Path, suffix: str) -> None:
     """Whole numbers alone are floats there, and numbers text; a number that the field does not hold is refused."""
