@@ -67,7 +67,7 @@ def _class_names(features: Any, name: str) -> tuple[str, ...]:
         while isinstance(feature, list) or (isinstance(feature, dict) and feature.keys() >= {"feature", "_type"}):
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
     is_known = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-    return tuple(feature["names"]) if is_known else ()
+    return tuple(feature.get("names") or ()) if is_known else ()
 
 
 def _field(name: str, kind: Any) -> LaidField:

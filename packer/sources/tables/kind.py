@@ -80,7 +80,7 @@ def _look_at_columns(path: str, options: SourceOptions) -> list[Header | SourceE
         for batch in stored(path, number, 0, rows, list(classes)):
             for name, array in leaves(batch):
                 if name in classes:
-                    classes[name].update(dict.fromkeys(array.dictionary.to_pylist()))
+                    classes[name].update(dict.fromkeys(array.dictionary.drop_null().to_pylist()))
     layout = tuple(f._replace(detail=tuple(classes[f.name])) if f.name in classes else f for f in layout)
     if not any(groups):
         raise SourceError(_NO_ROWS)

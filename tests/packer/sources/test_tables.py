@@ -360,6 +360,11 @@ def test_a_missing_value_is_named_filled_or_left_out(tmp_path: Path) -> None:
         path = written(tmp_path / "l.parquet", pa.table({"l": lists}))
         with pytest.raises(SourceError, match="row 1: column l has no value"):
             rows(path)
+    classes = pa.DictionaryArray.from_arrays([0, 1, 2], ["x", None, "y"])  # whose missing value is no class
+    path = written(tmp_path / "c.arrow", pa.table({"c": classes}))
+    with pytest.raises(SourceError, match="row 1: column c has no value"):
+        rows(path)
+    assert rows(path, fill={"c": "y"}) == {"c": [0, 1, 1]}
     path = written(tmp_path / "of.parquet", pa.table({"of": [[{"a": 1}], [], None]}))
     with pytest.raises(SourceError, match=r"row 2: column of\.a has no value"):
         rows(path)
