@@ -6,6 +6,7 @@ take some bytes each.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -138,6 +139,23 @@ def narrowed(column: NDArray[Any]) -> NDArray[Any]:
 
 
 # ---------------------------------------------------------------- what is odd in files
+
+#: What names of files say that are parts of one set, as the package datasets writes them.
+_PART_OF = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)", re.DOTALL)
+
+
+def lost_parts(table: SampleTable) -> list[str]:
+    """Return sentences on sets of files that lack some, as names such as `train-00000-of-00003.parquet` count them."""
+    parts: dict[tuple[str, str, str], set[int]] = {}
+    for files in table.inputs.values():
+        for file in dict.fromkeys(files.files) if files.files and "-of-" in files.files[0] else ():
+            if found := _PART_OF.fullmatch(file):
+                parts.setdefault((found[1], found[3], found[4]), set()).add(int(found[2]))
+    return [
+        f"{len(numbers):,} of the {int(total):,} parts {start}*-of-{total}{end} are there: the others are not packed"
+        for (start, total, end), numbers in parts.items()
+        if len(numbers) < int(total)
+    ]
 
 
 def notes_of(table: SampleTable) -> list[str]:

@@ -30,7 +30,7 @@ from packer.sources.finding import find_kind, paths_by_field
 from packer.sources.headers import read_headers
 from packer.sources.keyed import beside_listed, beside_table
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
-from packer.sources.looking import look, say_of_all
+from packer.sources.looking import look, lost_parts, say_of_all
 from packer.sources.named_files import with_files
 from packer.sources.options import SourceOptions, columns_by_field, columns_of
 from packer.sources.pairing import share_out, stem
@@ -375,6 +375,7 @@ def open_kind_of(
     named = {name or kind.unnamed: file_set for name, file_set in inputs.items()}
     text = " and ".join(file_set.text for file_set in named.values())
     table, remarks = kind.pair(named, options, watcher)
+    remarks += lost_parts(table)
     facts = kind.facts(text) if kind.facts else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on metadata that nobody uses

@@ -463,3 +463,13 @@ def test_files_with_other_columns_cost_no_rows_of_the_others(tmp_path: Path) -> 
     report = convert(str(tmp_path / "in"), tmp_path / "out", workers=0, on_error="skip")
     assert len(report.rejected) == 1
     assert [int(sample["x"]) for sample in PackedDataset(tmp_path / "out")] == list(range(20))
+
+
+def test_parts_that_are_not_there_are_counted(tmp_path) -> None:
+    """Names of Hugging Face say how many parts a set has: one that was not downloaded would be left out unseen."""
+    for split, parts in (("train", (0, 2)), ("test", (0,))):
+        for part in parts:
+            name = f"{split}-{part:05d}-of-{3 if split == 'train' else 1:05d}.parquet"
+            parquet.write_table(pa.table({"x": [part]}), tmp_path / name)
+    remarks = open_sources([str(tmp_path)]).remarks
+    assert remarks == ["2 of the 3 parts train-*-of-00003.parquet are there: the others are not packed"]
