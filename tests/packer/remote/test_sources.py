@@ -16,7 +16,6 @@ from urllib.parse import quote
 import fsspec
 import numpy as np
 import pytest
-import zarr
 
 from packer.convert import ConvertOptions, convert, convert_part
 from packer.errors import SourceError, UsageError
@@ -68,6 +67,7 @@ def put_pairs(s3, folder, new_pairs):
 
 
 def put_zarr(s3, folder, new_pairs):
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
     for number in range(3):
         zarr.save_group(str(folder / f"{number}.zarr"), x=np.full((2, 600), number))
     return [f"{folder}"]

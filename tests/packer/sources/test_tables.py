@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pyarrow as pa
 import pytest
 from opened_sources import read_each
@@ -321,12 +320,14 @@ def test_quotes_within_values_are_text(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("packer.sources.tables.text._PIECE_BYTES", 50)
     lines = [f'{n},5" of {n},"a\n""{n}"", {n}"' for n in range(40)]
     (tmp_path / "a.csv").write_text('\ufeff"n",size,text\n' + "\n".join(lines), encoding="utf-8")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     frame = pandas.read_csv(tmp_path / "a.csv")
     assert rows(tmp_path / "a.csv") == {name: frame[name].tolist() for name in ("n", "size", "text")}
 
 
 def test_the_index_of_pandas_is_a_field(tmp_path: Path) -> None:
     """Its column has no name in CSV; and in Parquet the manifest of its types is no column."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     frame = pandas.DataFrame({"x": [1.5, 2.5], "c": pandas.Categorical(["b", "a"])})
     frame.to_csv(tmp_path / "a.csv")
     frame.set_index("x").to_parquet(tmp_path / "a.parquet")
