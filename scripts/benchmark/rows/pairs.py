@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import torch
 from file_datasets import InMemory, lmdb_samples, pair_files
 from inputs.pictures import SCALE
+from PIL import Image
 
 from benchmark.inputs import LARGE, PNG_READ, SMALL, lmdb_pairs, pair_sources, pairs, png_pairs
 from benchmark.loops import TAKES, Values, data_loader, data_loaders, in_ram, indexing, limits, loader_side, takes
-from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of
+from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of, repeated
 from benchmark.store import Bench
 from packer.convert import convert
 from readers import Crop, Loader, Mix, PackedDataset
@@ -29,6 +31,8 @@ REPEAT = 4
 #: Pixels of a crop of the larger image.
 CROP = 128
 BARE = "a for loop over the Loader"
+#: Microseconds of one small picture, and seconds of reading before: loops that decode faster are loaded meanwhile.
+ONE, FIRST = 60, 1
 
 
 def _fields(bench: Bench, size: int) -> list[Values]:
@@ -107,6 +111,36 @@ def lz4_against_lmdb(bench: Bench) -> list[Side]:
     """Compare with the usual way to use LMDB: LZ4 of pickled arrays."""
     path = bench.files(lmdb_pairs)
     return [_loader(bench, SMALL, "lz4", 128), *_one_by_one(bench, SMALL, 128, lmdb_samples(path), path)]
+
+
+@Row("one picture of 64 px, none, ds[i]", at_most=ONE, unit="us", codec="none")
+@Row("one picture of 64 px, lz4, ds[i]", at_most=ONE, unit="us", codec="lz4")
+@Row("one picture of 64 px, zstd, ds[i]", at_most=ONE, unit="us", codec="zstd")
+@Row("one picture of 64 px, photo+zstd, ds[i]", at_most=ONE, unit="us", codec="photo+zstd")
+@Row("one picture of 64 px, JPEG, ds[i]", at_most=ONE, unit="us", codec="jpeg")
+def one_picture(bench: Bench, codec: str) -> Figures:
+    """Read pictures one by one, as training codes do that know only `__getitem__`."""
+    folder = bench.files(png_pairs, SMALL, bench.some(PNG_READ[SMALL])) / "hr"
+    if codec == "jpeg":
+        files, folder = sorted(folder.iterdir()), bench.scratch("jpegs")
+        folder.mkdir()
+        for file in files:
+            Image.open(file).save(folder / f"{file.stem}.jpg", quality=90)
+    path = bench.scratch("one.packed")
+    convert([f"image={folder}"], path, codec=codec)
+    dataset = PackedDataset(path)
+    numbers = np.random.default_rng(0).permutation(len(dataset)).tolist()
+
+    def microseconds() -> float:
+        start = time.perf_counter()
+        for number in numbers:
+            dataset[number]
+        return 1e6 * (time.perf_counter() - start) / len(numbers)
+
+    start = time.perf_counter()
+    while time.perf_counter() - start < FIRST:
+        microseconds()
+    return repeated(bench.rounds, microseconds)
 
 
 @Row("pairs 16/64, none, batch 128, Mix of two", "one dataset", at_least=0.7)
