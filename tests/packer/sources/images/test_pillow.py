@@ -143,11 +143,11 @@ def test_profiles_other_than_srgb_are_counted(tmp_path, suffix: str, data: bytes
 )
 def test_colours_of_png_other_than_srgb_are_counted(tmp_path, chunks: dict[bytes, bytes], said: bool) -> None:
     """Linear light and HDR: the first chunk of cICP, iCCP, sRGB and gAMA that is there decides; values stay."""
-    info, file = PngImagePlugin.PngInfo(), io.BytesIO()
-    for kind, body in chunks.items():
-        info.add(kind, body)
-    Image.fromarray(COLOURS[:, :, :3]).save(file, "PNG", pnginfo=info)
-    assert opened(tmp_path, "a.png", file.getvalue()).remarks == ([f"field x, 1 file: {OTHER_COLOURS}"] if said else [])
+    file = io.BytesIO()
+    Image.fromarray(COLOURS[:, :, :3]).save(file, "PNG")
+    head, pixels = file.getvalue()[:33], file.getvalue()[33:]  # an older Pillow leaves out chunks that it does not know
+    data = head + b"".join(chunk(kind, body) for kind, body in chunks.items()) + pixels
+    assert opened(tmp_path, "a.png", data).remarks == ([f"field x, 1 file: {OTHER_COLOURS}"] if said else [])
 
 
 def test_orient_refuses_a_tag_behind_the_pixels(tmp_path) -> None:
