@@ -148,8 +148,8 @@ def lost_parts(table: SampleTable) -> list[str]:
     """Return sentences on sets of files that lack some, as names such as `train-00000-of-00003.parquet` count them."""
     parts: dict[tuple[str, str, str], set[int]] = {}
     for files in table.inputs.values():
-        for file in dict.fromkeys(files.files) if files.files and "-of-" in files.files[0] else ():
-            if found := _PART_OF.fullmatch(file):
+        for file in files.files:
+            if "-of-" in file and (found := _PART_OF.fullmatch(file)):
                 parts.setdefault((found[1], found[3], found[4]), set()).add(int(found[2]))
     return [
         f"{len(numbers):,} of the {int(total):,} parts {start}*-of-{total}{end} are there: the others are not packed"

@@ -472,5 +472,6 @@ def test_parts_that_are_not_there_are_counted(tmp_path) -> None:
         for part in parts:
             name = f"{split}-{part:05d}-of-{3 if split == 'train' else 1:05d}.parquet"
             parquet.write_table(pa.table({"x": [part]}), tmp_path / name)
+    parquet.write_table(pa.table({"x": [9]}), tmp_path / "first.parquet")
     remarks = open_sources([str(tmp_path)]).remarks
     assert remarks == ["2 of the 3 parts train-*-of-00003.parquet are there: the others are not packed"]
