@@ -17,10 +17,9 @@ from readers.dataset import PackedDataset
 from readers.fields import RUN_BYTES
 from readers.mix import Mix, Sum, mixed_order
 from readers.mix_source import AnySource
-from readers.order import Order
+from readers.order import WINDOW, BlockShuffled, Order, Sequential, Shuffled
 from readers.samplers import Given, SamplerOrder
 from readers.shard_order import ShardShuffled
-from readers.shuffled import WINDOW, BlockShuffled, Sequential, Shuffled
 from readers.source import Source
 from readers.valid import check_count, remark
 

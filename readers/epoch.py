@@ -1,17 +1,22 @@
-"""Where a loader stands: in which epoch and order, and how much of it is done. That is what a saved state holds."""
+"""Where a loader stands: in which epoch and order, and how much of it is done. That is what a saved state holds.
+
+A state that was saved is compared with the order of the loader that takes it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
+import numpy as np
 from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
-from readers.order import Order
+from readers.order import VERSION_MARK, Order
 from readers.share import GROUP_SAMPLES, Share
 from readers.valid import check_count, remark
 
@@ -20,6 +25,8 @@ _READ_BY_ANOTHER = (
     "prepare() returns, so {}: keep the Loader out of prepare() and call accelerator.register_for_checkpointing(loader)"
     ", or prepare it with DataLoaderConfiguration(use_stateful_dataloader=True) and use the state of the other loader"
 )
+#: Between two parts of the words of an order; not within a list of numbers.
+_PARTS = re.compile(r", (?![^\[]*\])")
 
 
 @dataclass
@@ -151,3 +158,41 @@ class EpochBatchSampler(BatchSampler):
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
         self.sampler.set_epoch(epoch)  # type: ignore[union-attr]  # torch knows it as any sampler
+
+
+# ---------------------------------------------------------------- saved states
+
+
+def check_state(state: Any) -> None:
+    """Raise UsageError if this is no saved state of a loader."""
+    if not isinstance(state, Mapping):
+        raise UsageError(f"the state is {state!r:.60}: what Loader.state_dict() gave is expected")
+    for name in ("epoch", "done", "samples"):
+        number = state.get(name)
+        if not isinstance(number, int | np.integer) or number < 0:
+            raise UsageError(f"the state's {name} is {number!r}: what Loader.state_dict() gave is expected")
+
+
+def check_order(state: Mapping[str, Any], order: Order) -> None:
+    """Raise UsageError if a saved state is of an order of another length or description."""
+    samples, expected = len(order), order.in_words
+    if state["samples"] != samples:
+        raise UsageError(
+            f"the state is of {state['samples']} samples; this loader reads {samples}. Give the same dataset, split "
+            "and repeat, and of a Mix of batches='one' the same batch_size and number of ranks"
+        )
+    if state.get("order", expected) != expected:
+        if str(state["order"]).partition(VERSION_MARK)[0] == expected.partition(VERSION_MARK)[0]:
+            raise UsageError(
+                "the state was saved by another version of readers, in which this seed gave another order; begin the "
+                "epoch again: set_epoch(state['epoch'])"
+            )
+        saved, ours = _PARTS.split(str(state["order"])), _PARTS.split(expected)
+        its, own = ([part for part in a if part not in b] for a, b in ((saved, ours), (ours, saved)))
+        raise UsageError(
+            f"the state is of another order: it has {', '.join(its) or 'nothing'}, where this loader has "
+            f"{', '.join(own) or 'nothing'}. Give the same shuffle, seed, shuffle_window and sampler; the blocks of "
+            "shuffle='block' follow from the fields that are read, the "
+            "window of shuffle='shards' from cache_bytes unless it is given, the order of a Mix of batches='one' from "
+            "batch_size and the number of ranks"
+        )

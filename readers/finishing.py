@@ -40,7 +40,9 @@ class Finisher:
 
     Attributes:
         has_functions: whether there are functions of the caller's own.
-        takes_runs: whether all batches of a run are finished by one call: no function is called, and nothing is copied.
+        copies: whether tensors are copied, each batch by itself.
+        takes_runs: whether all batches of a run are finished by one call, as arrays. If neither that nor `copies`, and
+            there are no functions, batches are handed out as they are read.
     """
 
     def __init__(
@@ -56,11 +58,12 @@ class Finisher:
         self.has_functions = bool(transforms) or collate is not None
         self.threads = threads if self.has_functions else 0
         self._changes: list[Callable[[torch.Tensor], Any]] = []
-        if not channels_last:
+        self.copies = not channels_last
+        if self.copies:
             self._changes.append(partial(_make_contiguous, pinned))
         if as_numpy:
             self._changes.append(torch.Tensor.numpy)
-        self.takes_runs = channels_last and not self.has_functions
+        self.takes_runs = as_numpy and not self.copies and not self.has_functions
         self._tried = 0
 
     def finish(self, batch: Any, size: int, seeds: Words | None) -> Any:

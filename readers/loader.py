@@ -27,13 +27,13 @@ from readers.arguments import count_threads, keep_frames, make_order
 from readers.dataset import PackedDataset, reads_batches
 from readers.device import move_ahead, resolve_device
 from readers.draws import visits_of
-from readers.epoch import Epoch, EpochBatchSampler, EpochSampler, Position
+from readers.epoch import Epoch, EpochBatchSampler, EpochSampler, Position, check_order, check_state
 from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
 from readers.mix import Mix
 from readers.mix_source import AnySource
-from readers.order import Order, check_order, check_state
+from readers.order import Order
 from readers.samplers import BatchOrder
 from readers.shard_order import ShardShuffled
 from readers.share import Share, present_rank, rank_in_mesh
@@ -354,7 +354,6 @@ class Loader(DataLoader[Any]):
         self._update_share()
         position, share = self._position, self.share
         epoch = position.begin()
-        self.dataset.set_epoch(epoch.number)
         done_before = epoch.done
         batches = epoch.order.batches(epoch.number, share, done_before)
         n = len(epoch.order)  # after that: a sampler of batches may have another length in each epoch

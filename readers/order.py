@@ -1,10 +1,11 @@
-"""The order of an epoch: which samples come when, and how saved states describe it.
+"""The order of an epoch: which samples come when.
 
 No files are needed. An `Order` gives the numbers of all samples of an epoch, in the order in which all ranks together
 read them. It depends on the seed and the epoch alone, so that any number of ranks, threads and restarts sees the same
-one; `share.py` cuts it into batches for one rank.
+one; `share.py` cuts it into batches for one rank. `epoch.py` compares it with that of a saved state.
 
-    shuffled    samples one after another, a full shuffle, a shuffle of blocks
+Those of all samples of a dataset are here: one after another, a full shuffle, a shuffle of blocks. Others are in
+
     samplers    numbers, a sampler or a sampler of batches that the caller gives
     composed    a subset, several passes, or several datasets by weight
     shard_order a shuffle of windows of whole shards
@@ -18,8 +19,9 @@ that a RandomState gives the same stream in every version (NEP 19), but not that
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,14 +31,18 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Numbers
-from readers.share import Batches, Share, SharedBatches
+from readers.keyed import Permutation
+from readers.share import Batches, SequentialBatches, Share, SharedBatches
+from readers.valid import check_count, check_seed
 
+#: Shuffled orders of more samples are worked out from a key; up to this many, all orders are equally likely.
+LISTED = 2**24
+#: Samples of a window if the caller does not say.
+WINDOW = 16_384
 #: Raise it when the same seed gives another order than before: a saved state would go on with other samples.
 ORDER_VERSION = 5
 #: Stands before that version in the words of an order.
-_VERSION_MARK = ", way "
-#: Between two parts of these words; not within a list of numbers.
-_PARTS = re.compile(r", (?![^\[]*\])")
+VERSION_MARK = ", way "
 
 
 class Order:
@@ -82,7 +88,7 @@ class Order:
 
         Of a torch sampler only the kind and the seed are known.
         """
-        return f"{self.words}{_VERSION_MARK}{ORDER_VERSION}" if self.is_drawn else self.words
+        return f"{self.words}{VERSION_MARK}{ORDER_VERSION}" if self.is_drawn else self.words
 
     def save(self) -> dict[str, Any]:
         """Return the entries of a saved state that describe the order."""
@@ -121,44 +127,106 @@ def random_state(seed: int, epoch: int, *part: int) -> np.random.RandomState:
     return np.random.RandomState(np.random.PCG64(np.random.SeedSequence([seed, epoch, *part])))
 
 
-# ---------------------------------------------------------------- saved states
-
-
 def digest(numbers: Numbers) -> str:
     """Return a short text that differs for other numbers."""
     return str(xxhash.xxh3_64_hexdigest(np.ascontiguousarray(numbers).data))
 
 
-def check_state(state: Any) -> None:
-    """Raise UsageError if this is no saved state of a loader."""
-    if not isinstance(state, Mapping):
-        raise UsageError(f"the state is {state!r:.60}: what Loader.state_dict() gave is expected")
-    for name in ("epoch", "done", "samples"):
-        number = state.get(name)
-        if not isinstance(number, int | np.integer) or number < 0:
-            raise UsageError(f"the state's {name} is {number!r}: what Loader.state_dict() gave is expected")
+# ---------------------------------------------------------------- orders of all samples of a dataset
 
 
-def check_order(state: Mapping[str, Any], order: Order) -> None:
-    """Raise UsageError if a saved state is of an order of another length or description."""
-    samples, expected = len(order), order.in_words
-    if state["samples"] != samples:
-        raise UsageError(
-            f"the state is of {state['samples']} samples; this loader reads {samples}. Give the same dataset, split "
-            "and repeat, and of a Mix of batches='one' the same batch_size and number of ranks"
-        )
-    if state.get("order", expected) != expected:
-        if str(state["order"]).partition(_VERSION_MARK)[0] == expected.partition(_VERSION_MARK)[0]:
-            raise UsageError(
-                "the state was saved by another version of readers, in which this seed gave another order; begin the "
-                "epoch again: set_epoch(state['epoch'])"
-            )
-        saved, ours = _PARTS.split(str(state["order"])), _PARTS.split(expected)
-        its, own = ([part for part in a if part not in b] for a, b in ((saved, ours), (ours, saved)))
-        raise UsageError(
-            f"the state is of another order: it has {', '.join(its) or 'nothing'}, where this loader has "
-            f"{', '.join(own) or 'nothing'}. Give the same shuffle, seed, shuffle_window and sampler; the blocks of "
-            "shuffle='block' follow from the fields that are read, the "
-            "window of shuffle='shards' from cache_bytes unless it is given, the order of a Mix of batches='one' from "
-            "batch_size and the number of ranks"
-        )
+@dataclass(frozen=True)
+class Sequential(Order):
+    """0 to n - 1, in every epoch."""
+
+    n: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers, (n,)."""
+        return np.arange(self.n, dtype=np.int64)
+
+    def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
+        """Return a function that gives the samples at positions (n,): the positions themselves."""
+        return lambda positions: positions
+
+    def batches(self, epoch: int, share: Share, done: int) -> Batches:
+        """Return the batches that one rank still has of an epoch."""
+        share.check_done(len(self), done)
+        return SequentialBatches(self.at(epoch), len(self), share, done)
+
+
+@dataclass(frozen=True)
+class Shuffled(Order):
+    """0 to n - 1, every epoch in another order: a permutation; above `LISTED` samples one that a key chooses."""
+
+    is_drawn = True
+    n: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers of an epoch, (n,)."""
+        if self.n > LISTED:
+            return self.at(epoch)(np.arange(self.n))
+        return random_state(self.seed, epoch).permutation(self.n).astype(np.int64, copy=False)
+
+    def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
+        """Return a function that gives the samples at positions (n,) of this epoch, (n,)."""
+        check_epoch(epoch)
+        return Permutation(self.n, self.seed, epoch).at if self.n > LISTED else super().at(epoch)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowShuffled(Order):
+    """Shuffles stretches of 0 to n - 1, and then the samples of each window of stretches, anew in every epoch.
+
+    Args:
+        edges: where each stretch starts, and the end of the last, (stretches + 1,), from 0 to n; some may be empty.
+        window: samples that are shuffled among each other, rounded to whole stretches.
+
+    Raises:
+        UsageError: the window is below 1.
+    """
+
+    is_drawn = True
+    edges: Numbers
+    window: int = WINDOW
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_count("shuffle_window", self.window)
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
+
+
+class BlockShuffled(WindowShuffled):
+    """Shuffles blocks of samples that lie side by side; the last block of a window may end beyond it."""
+
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers of an epoch, (n,)."""
+        state = random_state(self.seed, epoch)
+        lengths = np.diff(self.edges)
+        blocks = state.permutation(len(lengths))
+        lengths = lengths[blocks]
+        starts = np.cumsum(lengths) - lengths  # of the blocks, one after another
+        order = np.repeat(self.edges[blocks] - starts, lengths)
+        order += np.arange(len(order))
+        # A window holds the blocks that start within it.
+        edges = [*starts[np.diff(starts // min(self.window, len(self) or 1), prepend=-1) > 0].tolist(), len(order)]
+        for start, stop in itertools.pairwise(edges):
+            state.shuffle(order[start:stop])
+        return order
+
+    @property
+    def words(self) -> str:
+        return f"{super().words}, blocks {digest(self.edges)}"

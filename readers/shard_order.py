@@ -32,9 +32,8 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from readers.keyed import Permutation
-from readers.order import check_epoch, digest, random_state
+from readers.order import WindowShuffled, check_epoch, digest, random_state
 from readers.share import Batches, ItemShards, Share, SharedBatches
-from readers.shuffled import WindowShuffled
 from readers.valid import check_count, remark
 
 #: Hands at most; so many nodes can share a bucket.

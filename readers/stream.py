@@ -168,7 +168,7 @@ def _gather(plan: ReadPlan, runs: Iterator[Run], threads: int) -> Generator[Gath
 
     def read(run: Run) -> Iterable[Gathered]:
         batches = read_run(plan, run)
-        if finisher.has_functions or finisher.takes_runs:
+        if finisher.has_functions or not finisher.copies:
             return batches
         finished = itertools.starmap(finish, batches)
         return _handed_over(list(finished)) if threads else finished

@@ -18,12 +18,11 @@ from readers.composed import Mixed
 from readers.joined import parts_of
 from readers.mix_source import AnySource
 from readers.needs import Needs
-from readers.order import Order
+from readers.order import Order, Sequential, Shuffled
 from readers.samplers import SamplerOrder
 from readers.shard_order import ShardShuffled
 from readers.shard_stream import Stream
 from readers.share import Batches, Share
-from readers.shuffled import Sequential, Shuffled
 from readers.source import Source, by_cache
 from readers.valid import remark
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readers import shuffled
+from readers import order
 from readers.compiled import loading
 from readers.composed import Repeated
 from readers.keyed import Permutation
+from readers.order import Shuffled
 from readers.share import Share
-from readers.shuffled import Shuffled
 
 
 @given(st.integers(1, 3000), st.integers(0, 5))
@@ -60,7 +60,7 @@ def test_orders_look_uniform() -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_ranks_share_a_long_order(world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above `LISTED` samples too, all ranks together read each sample once, as one rank does."""
-    monkeypatch.setattr(shuffled, "LISTED", 100)
+    monkeypatch.setattr(order, "LISTED", 100)
     whole = Shuffled(5000, 3).epoch(1)
     assert np.array_equal(np.sort(whole), np.arange(5000))
     shares = [Shuffled(5000, 3).batches(1, Share(25, rank, world_size), 0) for rank in range(world_size)]

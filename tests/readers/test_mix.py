@@ -24,7 +24,7 @@ from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, PointSample, Windows
 from readers.composed import Mixed, Repeated
-from readers.shuffled import Sequential, Shuffled
+from readers.order import Sequential, Shuffled
 from readers.source import source_of
 
 FIELDS = (

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from packer.format import starts_of
 from readers.composed import Mixed, Repeated, SubsetOrder
 from readers.needs import Needs
+from readers.order import Sequential
 from readers.samplers import Given
 from readers.shard_order import ShardShuffled
 from readers.share import ItemShards, Share
-from readers.shuffled import Sequential
 
 ORDERS = ["sequential", "listed", "shards", "given", "repeated", "subset", "mixed"]
 

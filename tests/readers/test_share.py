@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ranks import call_in_ranks
 
 from packer.errors import UsageError
+from readers.order import Shuffled
 from readers.share import Share, SharedBatches, present_rank
-from readers.shuffled import Shuffled
 
 WORLDS = range(1, 6)
 SIZES = [0, 1, 5, 7, 16, 97, 120, 240]

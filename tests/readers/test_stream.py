@@ -10,8 +10,8 @@ from readers import Loader, PackedDataset
 from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import Items
+from readers.order import Sequential
 from readers.share import GROUP_SAMPLES, Share
-from readers.shuffled import Sequential
 from readers.source import source_of
 from readers.stream import ReadPlan, read_batches
 
