@@ -41,6 +41,8 @@ _MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "null", "NULL", "None")
 _SHOWN = 40
 #: Whole numbers from this one on are not all numbers of float64; and how those in JSON look that may be none.
 _WHOLE_IN_FLOAT, _LONG_DIGITS, _LONG = 2**53, 19, re.compile(rb"(?<![\w.+-])-?\d{16,}(?![\d.eE])")
+#: How numbers in JSON look that may be infinity or 0 as float64.
+_EXTREME = re.compile(rb"(?:(?<=\d)|(?<=\d\.))[eE][+-]?\d{3,}|(?<!\d)\d{309,}")
 _WHOLE, _WITH_ZEROS, _TRUTH = r"^-?[0-9]+$", r"^-?0[0-9]", r"(?i)^(true|false)$"
 #: Numbers of CSV, those with a decimal comma, and those that are not 0.
 _NUMBER = r"(?i)^-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?$|^-?(nan|inf|infinity)$"
@@ -181,7 +183,13 @@ def parsed(path: str, data: bytes, options: SourceOptions, layout: Layout = ()) 
 
     if suffix_of(path) in JSON:
         reading = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
-        table = pa_json.read_json(pa.BufferReader(data), reading)
+        try:
+            table = pa_json.read_json(pa.BufferReader(data), reading)
+        except pa.ArrowInvalid:
+            for name, digits in _extremes(data):
+                if math.isinf(float(digits)):
+                    raise _not_held(name, digits) from None
+            raise
         plain = pa.schema([(field.name, _without_times(field.type)) for field in table.schema])
         if plain != table.schema:
             table = pa_json.read_json(pa.BufferReader(data), reading, pa_json.ParseOptions(explicit_schema=plain))
@@ -225,21 +233,43 @@ def odd_values(schema: Any) -> dict[str, Odd]:
 
 
 def _refuse_rounded(table: Any, data: bytes, options: SourceOptions) -> None:
-    """Raise SourceError if whole numbers of JSON became float64, which holds not all beyond 2**53, and lost digits."""
+    """Raise SourceError if numbers of JSON are others as float64: long whole ones lose digits, the smallest are 0."""
     from pyarrow import compute, types
 
+    extremes: list[tuple[str, str]] | None = None
     for name, array in leaves(table):
         if any(naming(name, [skip]) for skip in options.skip):
             continue
         values = array.combine_chunks() if hasattr(array, "combine_chunks") else array
         while types.is_list(values.type):
             values = values.flatten()
-        if not types.is_floating(values.type) or (compute.max(compute.abs(values)).as_py() or 0) < _WHOLE_IN_FLOAT:
+        if not types.is_floating(values.type):
             continue
-        kept = set(values.to_pylist())
-        for digits in map(bytes.decode, _LONG.findall(data)):
-            if float(digits) in kept and int(float(digits)) != int(digits):
-                raise SourceError(f"column {name} holds {digits}, which float64 does not; write such numbers as text")
+        if (compute.max(compute.abs(values)).as_py() or 0) >= _WHOLE_IN_FLOAT:
+            kept = set(values.to_pylist())
+            for digits in map(bytes.decode, _LONG.findall(data)):
+                if (value := float(digits)) in kept and (math.isinf(value) or int(value) != int(digits)):
+                    raise _not_held(name, digits)
+        if compute.any(compute.equal(values, 0.0)).as_py():
+            extremes = list(_extremes(data)) if extremes is None else extremes
+            for key, digits in extremes:
+                if key == name.rpartition(".")[2]:
+                    raise _not_held(name, digits)
+
+
+def _extremes(data: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the numbers of JSON that are infinity or 0 as float64, as they stand there, each after its column."""
+    for found in _EXTREME.finditer(data):
+        before = data[max(0, found.start() - _HEAD_BYTES) : found.end()]
+        key, _, values = before.rpartition(b'":')
+        digits = re.split(rb"[\s,\[]", values)[-1].decode(errors="replace")
+        if b'"' not in values and (math.isinf(float(digits)) or (not float(digits) and re.match(_NOT_ZERO, digits))):
+            yield key.rpartition(b'"')[2].decode(errors="replace"), digits
+
+
+def _not_held(name: str, digits: str) -> SourceError:
+    shown = digits if len(digits) <= _SHOWN else f"{digits[:_SHOWN]}..."
+    return SourceError(f"column {name} holds {shown}, which float64 does not; write such numbers as text")
 
 
 def _without_times(kind: Any) -> Any:

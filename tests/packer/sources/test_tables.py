@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,20 @@ def test_numbers_that_float64_does_not_hold_are_text(tmp_path: Path, number: str
     """A whole number stays int64 where all are; beside others it would lose digits."""
     (tmp_path / "a.csv").write_text(f"x,y,z\n1.5,{number},inf\n{number},1.5,9007199254740994\n")
     assert rows(tmp_path / "a.csv") == {"x": ["1.5", number], "y": [number, "1.5"], "z": [math.inf, 2.0**53 + 2]}
+
+
+@pytest.mark.parametrize(
+    ("number", "is_held"),
+    [("1e-400", False), ("-1.5E+400", False), ("1" + 400 * "0", False), ("1e-320", True), ("0e-999", True)],
+)
+def test_numbers_of_json_that_float64_does_not_hold_are_refused(tmp_path: Path, number: str, is_held: bool) -> None:
+    """The column and the number are named; text that looks like one is text."""
+    (tmp_path / "a.jsonl").write_text(f'{{"t": "1e-400", "s": {{"x": [0.0, {number}]}}}}\n')
+    if is_held:
+        assert rows(tmp_path / "a.jsonl") == {"t": ["1e-400"], "s.x": [[0.0, float(number)]]}
+        return
+    with pytest.raises(SourceError, match=rf"column (s\.)?x holds {re.escape(number[:40])}(\.\.\.)?, which float64"):
+        rows(tmp_path / "a.jsonl")
 
 
 def test_long_whole_numbers_beside_others_further_on_are_refused(
