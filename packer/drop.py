@@ -81,6 +81,6 @@ def drop(
             bases=[old],
         )
         planned = sum(entry.bytes for entry in old.shards)
-        origin = with_fields(old.origin, old.samples, {}, dropped)
+        origin = with_fields(old.origin, old.samples, {}, dropped, [field.name for field in fields_left])
         rewrite(change, command, shards, partial(with_new_fields, old, fields_left, origin, planned), check=check)
     return change.dataset

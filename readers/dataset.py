@@ -163,7 +163,7 @@ class PackedDataset(Dataset[Any]):
         self.samples = None if samples is None else self._as_numbers(samples)
         self.fields: dict[str, Field] = _choose_fields(self.manifest, self._chosen, self.path)
         if isinstance(crop, Crop | ResizedCrop):
-            crop = with_box_format(with_image(crop, self.fields), self.manifest.origin)
+            crop = with_box_format(with_image(crop, self.fields), self.fields, self.manifest.origin)
         self.crop = crop
         self.cast = check_cast(cast or {}, self.fields)
         self._source = self._make_source()

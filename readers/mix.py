@@ -17,7 +17,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError, first_few
-from packer.format import Field, Numbers
+from packer.format import Field, Numbers, meanings
 from readers.composed import Mixed
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import Words, draw_visits
@@ -73,7 +73,7 @@ class Mix(Dataset[Any]):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
             _check_alike(self.datasets[0], dataset)
         if not extras and type(self) is Mix:
-            _check_classes(self.datasets)
+            _check_meanings(self.datasets)
         _ = self._source.transforms
         if extras and DATASET in source_of(self.datasets[0]).unread:
             raise UsageError(f"mix: there is a field {DATASET!r} already; leave it out, or leave out extras")
@@ -171,7 +171,7 @@ def add_datasets(first: Dataset[Any], second: Dataset[Any]) -> Dataset[Any]:
         total = Sum(summands)
     except (UsageError, TypeError):  # of other fields or transforms, without samples, or no packed datasets
         return ConcatDataset([first, second])
-    _check_classes(total.datasets)
+    _check_meanings(total.datasets)
     return total
 
 
@@ -224,8 +224,8 @@ def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
             )
 
 
-def _check_classes(datasets: Sequence[PackedDataset]) -> None:
-    """Raise UsageError if a label of two datasets would stand for two classes, and nothing tells them apart."""
+def _check_meanings(datasets: Sequence[PackedDataset]) -> None:
+    """Raise UsageError if a number would mean two things: a class, a category, a time, a side of a box."""
     labelled = [one for one in datasets if one.classes and not {"label", "labels"}.isdisjoint(one.fields)]
     for other in labelled[1:]:
         if other.classes != labelled[0].classes:
@@ -234,3 +234,11 @@ def _check_classes(datasets: Sequence[PackedDataset]) -> None:
                 f"mix: labels stand for {shown[0]}, and for {shown[1]}; Mix(..., extras=({DATASET!r},)) tells the "
                 "datasets apart, or choose fields without labels"
             )
+    for name in source_of(datasets[0]).unread:
+        known = dict[str, tuple[PackedDataset, list[Any]]]()
+        for one in (one for one in datasets if name in one.fields):
+            for key, values in meanings(one.manifest.origin, one.fields[name].spec).items():
+                first, expected = known.setdefault(key, (one, values))
+                if values != expected:
+                    differing = f"{key} of field {name!r} are {values[0]} in {one!r}, and {expected[0]} in {first!r}"
+                    raise UsageError(f"mix: {differing}; Mix(..., extras=({DATASET!r},)) tells the datasets apart")

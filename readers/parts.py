@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from packer.errors import UsageError
-from packer.format import Field, Numbers
+from packer.format import Field, Numbers, meanings
 from readers.boxes import BOX_FORMATS
 from readers.crop import Crop
 from readers.fields import Describe, FieldReader, Places
@@ -66,22 +66,17 @@ def with_image(crop: Crop | ResizedCrop, fields: Mapping[str, Field]) -> Crop | 
     return replace(crop, of=images[0])
 
 
-def with_box_format(crop: Crop | ResizedCrop, origin: Mapping[str, Any]) -> Crop | ResizedCrop:
+def with_box_format(
+    crop: Crop | ResizedCrop, fields: Mapping[str, Field], origin: Mapping[str, Any]
+) -> Crop | ResizedCrop:
     """Return a crop that knows how its boxes are written, if the origin of the samples says it.
 
     Raises:
         UsageError: they are written in several ways.
     """
-    if not crop.boxes or crop.box_format is not None:
+    if crop.boxes not in fields or crop.box_format is not None:
         return crop
-    formats, levels = set[Any](), list[Any]([origin])
-    while levels:
-        level = levels.pop()
-        if isinstance(level, dict):
-            of_field = level.get(crop.boxes)
-            if isinstance(of_field, dict) and of_field.get("box_format") in BOX_FORMATS:
-                formats.add(of_field["box_format"])
-        levels += level.values() if isinstance(level, dict) else level if isinstance(level, list) else ()
+    formats = {*meanings(origin, fields[crop.boxes].spec).get("box_format", ())} & {*BOX_FORMATS}
     if len(formats) > 1:
         raise UsageError(f"crop: samples have boxes as {' and '.join(sorted(formats))}; read one kind: samples=[...]")
     return replace(crop, box_format=formats.pop()) if formats else crop

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.format import MANIFEST, Manifest, encode_constants, same_constants
+from packer.format import MANIFEST, Manifest, encode_constants, meanings, same_constants
 from packer.packing.manifest import check_output, read_manifest
 from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.origin import Origin, attributes_of, classes_of, meanings_of, origin_of
@@ -156,10 +156,14 @@ def other_meanings(like: Manifest, origin: Origin, samples: int) -> str:
         return f"has the classes {texts[0]}, but {texts[1]} are expected"
     actual, expected = meanings_of(origin, samples), meanings_of(like.origin, like.samples)
     for field in like.fields:
-        meanings = actual.get(field.name), expected.get(field.name)
-        if meanings[0] != meanings[1]:
-            shown = [", ".join(m) if isinstance(m, list) else m or "nothing else" for m in meanings]
+        pair = actual.get(field.name), expected.get(field.name)
+        if pair[0] != pair[1]:
+            shown = [", ".join(m) if isinstance(m, list) else m or "nothing else" for m in pair]
             return f"has numbers of field {field.name!r} that stand for {shown[0]}, but {shown[1]} is expected"
+        ways = [meanings(one, field.spec).get("box_format") for one in (origin, like.origin)]
+        if all(ways) and ways[0] != ways[1]:  # of samples that a program wrote it is not known
+            shown = [" and ".join(map(str, way or ())) for way in ways]
+            return f"has boxes in field {field.name!r} as {shown[0]} writes them, but {shown[1]} is expected"
     return ""
 
 

@@ -28,6 +28,8 @@ from packer.format import Manifest, Names, ShardEntry
 from packer.sources import Source, one_list_of_classes, shuffled_order
 
 Origin = dict[str, Any]
+#: Members of an origin that say something of fields, by their names.
+_OF_FIELDS = "beside", "categories", "fields", "times"
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
@@ -75,12 +77,18 @@ def levels(origin: Origin, samples: int) -> Iterator[Origin]:
         todo += reversed(_inner_origins(level, count))
 
 
-def with_fields(origin: Origin, samples: int, joined: Mapping[str, Origin], dropped: Sequence[str] = ()) -> Origin:
+def with_fields(
+    origin: Origin, samples: int, joined: Mapping[str, Origin], dropped: Sequence[str] = (), left: Sequence[str] = ()
+) -> Origin:
     """Return the origin of samples whose fields were changed after they were packed; each part says so.
+
+    What the numbers of a dropped field stood for goes with it: another field may get its name. Names of classes stay
+    while a field has them.
 
     Args:
         joined: where the new fields came from, by name.
         dropped: fields that are gone.
+        left: the other fields, where some are dropped.
 
     Raises:
         UsageError: a new field has other names of classes than the samples.
@@ -97,9 +105,15 @@ def with_fields(origin: Origin, samples: int, joined: Mapping[str, Origin], drop
         for origin_of_field in joined.values():
             if classes := one_list_of_classes([classes_of(origin, samples), classes_of(origin_of_field, samples)]):
                 source["classes"] = classes
-    if {"label", "labels"}.intersection(dropped):
-        for level in levels(new_origin, samples):
+    for level in levels(new_origin, samples) if dropped else ():
+        if {"label", "labels"}.intersection(dropped) and {"label", "labels"}.isdisjoint(left):
             level.pop("classes", None)
+        inner = [_mapping(level.get(key)).values() for key in ("joined", "beside")]
+        for source in (level, *itertools.chain.from_iterable(inner)):
+            for of_fields in [source.get(key) for key in _OF_FIELDS] if isinstance(source, dict) else ():
+                if isinstance(of_fields, dict):
+                    for name in dropped:
+                        of_fields.pop(name, None)
     return new_origin
 
 

@@ -7,8 +7,10 @@ import sys
 
 import fsspec
 import h5py
+import msgspec
 import numpy as np
 import pytest
+from made_datasets import put_manifest
 
 from packer import stats
 from packer.append import append
@@ -18,7 +20,7 @@ from packer.errors import DamagedError, DatasetError, SourceError, UsageError
 from packer.format import Shard
 from packer.format import manifest as manifests
 from packer.join import join
-from packer.packing import run_tasks
+from packer.packing import meanings_of, run_tasks
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources import SampleSource, SourceOptions
@@ -200,6 +202,20 @@ def test_classes_go_with_their_label(tmp_path):
         join(tmp_path / "d", f"x={tmp_path}/x", workers=0, source=source)
     shutil.copytree(tmp_path / "x", tmp_path / "y")
     assert join(tmp_path / "d", f"y={tmp_path}/y", workers=0, source=source).manifest.classes == ("cats", "dogs")
+
+
+def test_meanings_go_with_the_last_field_that_has_them(tmp_path):
+    """Names of classes stay while `label` or `labels` is there; a new field under an old name means nothing old."""
+    source = [{"image": np.zeros((4, 4, 1), np.uint8), "label": 0, "labels": np.array([0]), "day": 3}]
+    convert(source, tmp_path / "d", workers=0)
+    manifest = manifests.read(tmp_path / "d")
+    origin = {**manifest.origin, "classes": ["cat"], "times": {"day": "date32[day]"}, "beside": {"labels": {}}}
+    put_manifest(tmp_path / "d", msgspec.structs.replace(manifest, origin=origin, classes=("cat",)))
+    assert drop(tmp_path / "d", ["label", "day"], workers=0).classes == ("cat",)
+    again = join(tmp_path / "d", [{"day": 1}], workers=0).manifest
+    assert meanings_of(again.origin, 1) == {}
+    dropped = drop(tmp_path / "d", ["labels"], workers=0)
+    assert (dropped.classes, dropped.origin["beside"]) == ((), {})
 
 
 def test_the_same_values_go_on_where_others_begin_anew(tmp_path, packed, monkeypatch):

@@ -13,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opened_sources import read_each
 
+from packer.append import append
 from packer.convert import convert
+from packer.drop import drop
 from packer.errors import SourceError, UsageError
 from packer.join import join
+from packer.merge import merge
 from packer.sources import SourceOptions, open_sources
-from readers import Loader, PackedDataset
+from readers import Loader, Mix, PackedDataset
 from tests.helpers.picture_files import picture, save
 
 CATEGORIES = [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person"}, {"id": 7, "name": "train"}]
@@ -325,3 +328,29 @@ def test_boxes_alone_are_refused(images: Path, tmp_path: Path) -> None:
         write(tmp_path / "annotations", name, coco([]))
     with pytest.raises(UsageError, match=r"has 2 jsons; name the one of these images: .*i\.json"):
         open_sources([f"image={images}", f"boxes={tmp_path / 'annotations'}"])
+
+
+def test_boxes_that_are_written_otherwise_do_not_go_together(images: Path, tmp_path: Path) -> None:
+    """By `merge`, `append`, `Mix` and `+`: four numbers would mean two things; those of an unknown way are taken."""
+    write(tmp_path / "yolo", "a.txt", "0 .5 .5 .1 .1")
+    corners = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>5</xmax><ymax>6</ymax></bndbox>"
+    write(tmp_path / "voc", "b.xml", f"<annotation><object><name>cat</name>{corners}</object></annotation>")
+    made = {}
+    for kind, name, others in (("yolo", "a", ["labels"]), ("voc", "b", ["labels", "difficult"])):
+        save(tmp_path / f"{kind}-images" / f"{name}.png", picture(20, 30))
+        convert([f"image={tmp_path / kind}-images", f"boxes={tmp_path / kind}"], tmp_path / f"{kind}.packed", workers=0)
+        drop(tmp_path / f"{kind}.packed", others, workers=0)
+        made[kind] = tmp_path / f"{kind}.packed"
+    convert([{"image": picture(20, 30), "boxes": np.ones((1, 4), "f4")}], tmp_path / "d", names=["c"], workers=0)
+    one, other, unknown = map(PackedDataset, (*made.values(), tmp_path / "d"))
+    said = "has boxes in field 'boxes' as voc writes them, but yolo is expected"
+    with pytest.raises(UsageError, match=said):
+        merge(made.values(), tmp_path / "m")
+    with pytest.raises(UsageError, match=said):
+        append(made["yolo"], made["voc"], workers=0)
+    for together in (lambda: Mix({one: 1, other: 1}), lambda: one + other):
+        with pytest.raises(
+            UsageError, match=r"box_format of field 'boxes' are voc in .*, and yolo in .*tells the data"
+        ):
+            together()
+    assert len(one + unknown) == len(Mix({one: 1, other: 1}, extras=("dataset",))) == 2
