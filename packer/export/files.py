@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packer.errors import UsageError
-from packer.format import LOCK, PARTIAL, list_folder
+from packer.format import LOCK, PARTIAL, list_folder, removed_if_stopped
 from packer.packing import classes_of, meanings_of
 from packer.sources import Block, PackedSource, block_bytes, count
 
@@ -107,13 +107,11 @@ class Files:
         # File systems take names of 255 bytes.
         partial = path.with_name(f"{os.fsdecode(os.fsencode(path.name)[:240])}{PARTIAL}")
         try:
-            yield partial
-            partial.replace(path)
-        except BaseException as error:
-            with suppress(OSError):  # the first error is the one to report
-                partial.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                error.filename = error.filename or str(path)  # the error of a write names no file
+            with removed_if_stopped(partial):
+                yield partial
+                partial.replace(path)
+        except OSError as error:
+            error.filename = error.filename or str(path)  # the error of a write names no file
             raise
         self.count += 1
         self.bytes += path.stat().st_size

@@ -83,6 +83,7 @@ from packer.format.sync import (
     flock,
     held_lock,
     make_folder,
+    removed_if_stopped,
     sync_folder,
     write_synced,
 )
@@ -162,6 +163,7 @@ __all__ = [
     "range_numbers",
     "read_constants",
     "read_errors",
+    "removed_if_stopped",
     "same_constants",
     "shard_bytes",
     "shard_totals",

@@ -135,6 +135,17 @@ def draft_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
 
 
+@contextlib.contextmanager
+def removed_if_stopped(draft: Path) -> Iterator[None]:
+    """Remove a draft if the block that writes it, and puts it under its name, is left by an exception."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            draft.unlink(missing_ok=True)
+        raise
+
+
 def write_synced(path: Path, data: bytes, check: Callable[[], None] | None = None) -> None:
     """Write a file under a temporary name, down to the disk, then rename it: whatever happens it is old, new or absent.
 
@@ -147,20 +158,15 @@ def write_synced(path: Path, data: bytes, check: Callable[[], None] | None = Non
     Raises:
         WriteError: it cannot be written.
     """
-    partial = draft_of(path)
-    try:
-        with clear_errors(path):
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if check is not None:
-                check()
-            partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
+    draft = draft_of(path)
+    with removed_if_stopped(draft), clear_errors(path):
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if check is not None:
+            check()
+        draft.replace(path)
 
 
 def make_folder(folder: Path) -> None:

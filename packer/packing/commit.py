@@ -45,6 +45,7 @@ from packer.format import (
     Manifest,
     data_entry,
     file_entry,
+    removed_if_stopped,
     write_names,
 )
 from packer.format import manifest as manifests
@@ -288,9 +289,10 @@ class Change:
         """
         name = self.name("names", "lmdb")
         draft = self.place.draft(name)
-        write_names(draft, names)
-        entry = file_entry(name, draft)
-        self.place.put_draft(draft, name)
+        with removed_if_stopped(draft):
+            write_names(draft, names)
+            entry = file_entry(name, draft)
+            self.place.put_draft(draft, name)
         return entry
 
     def publish(self, manifest: Manifest, digest: str | None = None, continues: bool = True) -> Manifest:

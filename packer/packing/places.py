@@ -36,6 +36,7 @@ from packer.format import (
     make_folder,
     open_file,
     read_errors,
+    removed_if_stopped,
     sync_folder,
     write_synced,
 )
@@ -157,7 +158,7 @@ class Place(ABC):
         """Remove files, in this order, and let that last."""
 
     def remove_drafts(self, run: str) -> None:  # noqa: B027
-        """Remove what lost workers of a run have half written."""
+        """Remove what a run and its workers have half written, wherever they were stopped; none of them goes on."""
 
     def sync(self) -> None:  # noqa: B027
         """Let the names of all files last."""
@@ -275,9 +276,10 @@ class LocalPlace(Place):
             (self.path / UNFINISHED).rmdir()
 
     def remove_drafts(self, run: str) -> None:
-        with contextlib.suppress(OSError):
-            for draft in (self.path / SHARD_FOLDER).glob(f"{run}-*{PARTIAL}"):
-                draft.unlink()
+        for folder in ("", *_FOLDERS) if run else ():
+            with contextlib.suppress(OSError):
+                for draft in (self.path / folder).glob(f"*{run}[-.]*{PARTIAL}"):
+                    draft.unlink()
 
     def sync(self) -> None:
         for folder in (self.path / SHARD_FOLDER, self.path):
@@ -350,8 +352,9 @@ class RemotePlace(Place):
 
     def write(self, name: str, data: bytes) -> None:
         draft = self.draft(name)
-        write_synced(draft, data)
-        self.put_draft(draft, name)
+        with removed_if_stopped(draft):
+            write_synced(draft, data)
+            self.put_draft(draft, name)
 
     def draft(self, name: str) -> Path:
         make_folder(self._cache_folder)

@@ -8,10 +8,11 @@ A verb says what it makes (`Command`), what the shards of the new dataset are, a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ from packer.format import (
     ShardEntry,
     check_file,
     clear_errors,
+    removed_if_stopped,
 )
 from packer.packing.commit import Change
 from packer.packing.manifest import shards_digest
@@ -238,7 +240,8 @@ def _finish_shards(change: Change, command: Command, shards: Sequence[Keep | Lin
         watcher.done(link.entry.samples, link.entry.bytes)
     if makes:
         begin_packing(command, finished.values(), sum(make.samples for make in makes))
-    reports = finished | {report.number: report for report in pack_shards(change, command, todo)}
+    with contextlib.closing(pack_shards(change, command, todo)) as packed:  # stopped, no worker goes on
+        reports = finished | {report.number: report for report in packed}
     entries = tuple(
         reports[shard.file_number].entry if isinstance(shard, Make) else linked.get(number, shard.entry)
         for number, shard in enumerate(shards)
@@ -254,7 +257,7 @@ def begin_packing(command: Command, finished: Iterable[ShardReport], samples: in
     command.options.watcher.step(PACKING, finished_samples, samples)
 
 
-def pack_shards(change: Change, command: Command, makes: Sequence[Make]) -> Iterator[ShardReport]:
+def pack_shards(change: Change, command: Command, makes: Sequence[Make]) -> Generator[ShardReport]:
     """Pack some shards, in this process or in others; yield their reports, each when its shard is finished."""
     options, place = command.options, change.place
     # Workers of an executor may have another working directory.
@@ -296,14 +299,15 @@ def _take_shard(change: Change, link: Link, number: int, sizes: dict[str, int]) 
         return entry
     source, draft = link.place.local([link.entry]) / link.entry.file, place.draft(entry.file)
     check_file(source, entry)
-    with clear_errors(draft):
-        try:
-            draft.hardlink_to(source.resolve())  # not of a symbolic link, which could dangle
-        except OSError:  # another file system, or one without hard links
-            shutil.copyfile(source, draft)
-            with draft.open("rb+") as copy:
-                os.fsync(copy.fileno())
-    place.put_draft(draft, entry.file)
+    with removed_if_stopped(draft):
+        with clear_errors(draft):
+            try:
+                draft.hardlink_to(source.resolve())  # not of a symbolic link, which could dangle
+            except OSError:  # another file system, or one without hard links
+                shutil.copyfile(source, draft)
+                with draft.open("rb+") as copy:
+                    os.fsync(copy.fileno())
+        place.put_draft(draft, entry.file)
     return entry
 
 

@@ -12,7 +12,7 @@ import itertools
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from queue import SimpleQueue
 
@@ -37,7 +37,7 @@ def run_tasks(
     workers: int = 0,
     limits: Limits | None = None,
     executor: Executor | None = None,
-) -> Iterator[ShardReport]:
+) -> Generator[ShardReport]:
     """Yield the reports of all tasks, in the order in which they finish. Closed, it stops the others.
 
     Args:
@@ -57,7 +57,9 @@ def run_tasks(
     return (write_shard(task, watcher) for task in tasks)
 
 
-def _run_processes(tasks: Sequence[ShardTask], workers: int, watcher: Watcher, limits: Limits) -> Iterator[ShardReport]:
+def _run_processes(
+    tasks: Sequence[ShardTask], workers: int, watcher: Watcher, limits: Limits
+) -> Generator[ShardReport]:
     while tasks:
         amounts: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
         lost: list[tuple[ShardTask, Lost]] = []
@@ -164,7 +166,7 @@ def write_shards(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     return [write_shard(task) for task in tasks]
 
 
-def _run_executor(tasks: Sequence[ShardTask], executor: Executor, watcher: Watcher) -> Iterator[ShardReport]:
+def _run_executor(tasks: Sequence[ShardTask], executor: Executor, watcher: Watcher) -> Generator[ShardReport]:
     """Yield the reports of the tasks; those that still wait are cancelled when the caller stops.
 
     A few calls for each worker wait at a time: an executor keeps what it is given, and there may be 100,000.

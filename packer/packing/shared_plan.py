@@ -27,7 +27,7 @@ import xxhash
 
 import packer
 from packer.errors import SourceError, UsageError, as_text
-from packer.format import MANIFEST, UNFINISHED, Field, clear_errors
+from packer.format import MANIFEST, UNFINISHED, Field, clear_errors, removed_if_stopped
 from packer.packing.claims import claim_plan
 from packer.packing.commit import Change
 from packer.packing.cutting import ShardPlan
@@ -229,6 +229,7 @@ class PlanSharing:
         def write_draft(source: Source, shard: int | None) -> tuple[Path, str]:
             name = _samples_file(self.change.run, shard)
             data, draft = encode_source(source), place.draft(name)
+            drafts.enter_context(removed_if_stopped(draft))
             with clear_errors(draft):
                 draft.write_bytes(data)  # not synced: if a power cut takes it, another part makes the plan again
             digests.append(xxhash.xxh3_128_hexdigest(data))
@@ -242,7 +243,7 @@ class PlanSharing:
             if is_all:
                 yield write_draft(plan.source, None)
 
-        with ThreadPoolExecutor(_PUT_THREADS) as pool:
+        with contextlib.ExitStack() as drafts, ThreadPoolExecutor(_PUT_THREADS) as pool:
             for _ in pool.map(lambda draft: place.put_draft(*draft), write_drafts()):
                 pass
         return files, digests

@@ -25,6 +25,7 @@ from packer.format import (
     check_file,
     clear_errors,
     file_entry,
+    removed_if_stopped,
     shard_totals,
 )
 from packer.packing.cutting import ShardPlan
@@ -149,18 +150,19 @@ def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = context
             amounts.update(samples=samples, nbytes=nbytes)
             watcher.done(samples, nbytes)
 
+        # A draft of its own: a process that its scheduler has given up may go on for a while, and must not rename a
+        # file that another process has half written.
+        draft = task.place.draft(shard_file(task.run, task.make.file_number))
         try:
-            return _write_once(task, count_done, step)
+            with removed_if_stopped(draft):
+                return _write_once(task, draft, count_done, step)
         except _ChangedFiles as changed:
             watcher.done(-amounts["samples"], -amounts["nbytes"])
             task = task.without(changed.samples)
 
 
-def _write_once(task: ShardTask, done: Callable[[int, int], object], step: Step) -> ShardReport:
+def _write_once(task: ShardTask, draft: Path, done: Callable[[int, int], object], step: Step) -> ShardReport:
     make = task.make
-    # A draft of its own: a process that its scheduler has given up may go on for a while, and must not rename a file
-    # that another process has half written.
-    draft = task.place.draft(shard_file(task.run, make.file_number))
     rejected: dict[int, Rejected] = {}
     writer = ShardWriter(
         draft,
@@ -321,9 +323,10 @@ def finish_shard(
     # Not synced: a report that a power cut takes, or cuts short, costs no more than packing its shard again.
     name = report_file(run, number)
     report_draft = place.draft(name)
-    with clear_errors(report_draft):
-        report_draft.write_bytes(msgspec.json.encode(report))
-    place.put_draft(report_draft, name)
+    with removed_if_stopped(report_draft):
+        with clear_errors(report_draft):
+            report_draft.write_bytes(msgspec.json.encode(report))
+        place.put_draft(report_draft, name)
     return report
 
 
