@@ -1,27 +1,39 @@
-"""Works out what the arguments of a loader mean for one dataset: the order of its epochs, room for frames, threads."""
+"""Works out what the arguments of a loader mean for one dataset: the order of its epochs, room for frames, threads.
+
+Those that mean nothing, or do not go together, are refused here, each by a sentence.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 
 from packer.codecs import JPEG
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from packer.machine import processors
 from readers.composed import Repeated, SubsetOrder
-from readers.dataset import PackedDataset
+from readers.dataset import PackedDataset, reads_batches
 from readers.fields import RUN_BYTES
+from readers.indexing import resolve_numbers
 from readers.mix import Mix, Sum, mixed_order
 from readers.mix_source import AnySource
 from readers.order import WINDOW, BlockShuffled, Order, Sequential, Shuffled
 from readers.samplers import Given, SamplerOrder
 from readers.shard_order import ShardShuffled
-from readers.source import Source
+from readers.share import rank_in_mesh
+from readers.source import Source, source_of
 from readers.valid import check_count, remark
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 #: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
 WINDOW_BYTES = 64 * 2**20
@@ -32,6 +44,99 @@ SHORT_BYTES = RUN_BYTES
 #: Where frames of several fields differ in length, some cross the edge of a block and are decoded for both sides.
 #: Blocks as long as this many frames keep these to a tenth.
 BLOCK_FRAMES = 10
+#: Arguments of torch's DataLoader that Loader does not take, and their replacements.
+_INSTEAD = {
+    "num_workers": "it reads in this process, by threads where that pays; leave it out, or give threads=",
+    "prefetch_factor": "give prefetch=, how many batches threads read ahead",
+    "generator": "the order follows from seed and epoch; give seed=",
+}
+
+
+# ---------------------------------------------------------------- what is given
+
+
+def refuse_others(arguments: Mapping[str, Any]) -> None:
+    """Raise an error if arguments of torch's DataLoader that Loader does not take have a value, or are none of these.
+
+    Raises:
+        UsageError: it is one of torch's.
+        TypeError: nobody knows it.
+    """
+    for name, value in arguments.items():
+        if name == "window":
+            raise UsageError("Loader takes no window: the argument is called shuffle_window")
+        torch_parameters = signature(DataLoader.__init__).parameters
+        if name not in torch_parameters:
+            raise TypeError(f"Loader got an unexpected keyword argument {name!r}")
+        # Frameworks that build a loader again pass on torch's defaults.
+        if value not in (torch_parameters[name].default, default_collate):
+            instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
+            raise UsageError(f"Loader takes no {name}: {instead}")
+
+
+def without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]:
+    """Return the dataset that a torch Subset is of, also one of another Subset, and the numbers of its items, (n,).
+
+    Raises:
+        UsageError: it is no dataset whose batches can be read whole.
+    """
+    numbers: Numbers | None = None
+    while isinstance(dataset, Subset):
+        indices, dataset = dataset.indices, dataset.dataset
+        look_up = source_of(dataset).sample_numbers if isinstance(dataset, PackedDataset) else _no_names
+        item_numbers = resolve_numbers(indices, len(dataset), look_up)
+        numbers = item_numbers if numbers is None else item_numbers[numbers]
+    _check_dataset(dataset)
+    return dataset, numbers
+
+
+def _no_names(names: Sequence[str]) -> Numbers:
+    raise UsageError(f"Subset: numbers are expected, not the name {names[0]!r}")
+
+
+def _check_dataset(dataset: Any) -> None:
+    """Raise UsageError if it is no dataset whose batches can be read whole."""
+    if isinstance(dataset, str | os.PathLike):
+        raise UsageError(f"Loader reads a dataset, not its path: Loader(PackedDataset({str(dataset)!r}), ...)")
+    if isinstance(dataset, ConcatDataset):
+        raise UsageError(
+            "Loader reads no ConcatDataset: give first + second, datasets of the same fields and transforms, "
+            "or use DataLoader"
+        )
+    if not isinstance(dataset, Mix) and not reads_batches(dataset):
+        raise UsageError(
+            f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
+            "have their own __getitem__, use DataLoader"
+        )
+
+
+def given_rank(rank: int | None, world_size: int | None, mesh: DeviceMesh | None) -> tuple[int, int] | None:
+    """Return the rank and the number of ranks that the caller gave, or those of a mesh; None without either.
+
+    Raises:
+        UsageError: one without the other, or both and a mesh.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size go together; give both or none")
+    if mesh is None:
+        return None if rank is None or world_size is None else (rank, world_size)
+    if rank is not None:
+        raise UsageError("mesh says which rank this is, and of how many: leave out rank and world_size")
+    return rank_in_mesh(mesh)
+
+
+def check_batch_sampler(subset: Numbers | None, has_others: bool) -> None:
+    """Raise UsageError if something else than a batch_sampler says which batches there are, too."""
+    if subset is not None:
+        raise UsageError("batch_sampler makes the batches: give it the dataset itself, not a Subset")
+    if has_others:
+        raise UsageError(
+            "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, "
+            "shuffle_window, repeat, rank and mesh"
+        )
+
+
+# ---------------------------------------------------------------- orders
 
 
 def make_order(

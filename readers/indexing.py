@@ -91,9 +91,7 @@ def _as_array(index: Any) -> NDArray[Any]:
     """Return an index as an array; items of a sequence other than integers and bool become objects, checked later."""
     if hasattr(index, "__array__"):
         return np.asarray(index)
-    if type(index) is not list and not isinstance(
-        index, Sequence
-    ):  # lists are most, and to ask for Sequence takes long
+    if type(index) is not list and not isinstance(index, Sequence):  # lists first: to ask for Sequence takes long
         raise TypeError(
             "a dataset is indexed by int, str, slice, or a sequence, array or tensor of them, "
             f"not {type(index).__name__}"

@@ -10,34 +10,38 @@ if there is time to hide (see `threads`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
-from inspect import signature
 from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
+from torch.utils.data import DataLoader, Subset, default_collate
 
 from packer.errors import UsageError
-from packer.format import Numbers
-from readers.arguments import count_threads, keep_frames, make_order
-from readers.dataset import PackedDataset, reads_batches
+from readers.arguments import (
+    check_batch_sampler,
+    count_threads,
+    given_rank,
+    keep_frames,
+    make_order,
+    refuse_others,
+    without_subsets,
+)
+from readers.dataset import PackedDataset
 from readers.device import move_ahead, resolve_device
 from readers.draws import visits_of
 from readers.epoch import Epoch, EpochBatchSampler, EpochSampler, Position, check_order, check_state
 from readers.finishing import Finisher
 from readers.gather import Pool
-from readers.indexing import resolve_numbers
 from readers.mix import Mix
 from readers.mix_source import AnySource
 from readers.order import Order
 from readers.samplers import BatchOrder
 from readers.shard_order import ShardShuffled
-from readers.share import Share, present_rank, rank_in_mesh
-from readers.source import source_of
+from readers.share import Share, present_rank
 from readers.stream import ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream
 from readers.valid import check_choice, check_count, check_flags, check_seed, remark
@@ -50,12 +54,6 @@ _FORKED = (
     "a loop over a Loader cannot go on in a forked process: its threads and locks stayed in the other; "
     "begin a new loop, after load_state_dict() with the state of the old one"
 )
-#: Arguments of torch's DataLoader that Loader does not take, and their replacements.
-_INSTEAD = {
-    "num_workers": "it reads in this process, by threads where that pays; leave it out, or give threads=",
-    "prefetch_factor": "give prefetch=, how many batches threads read ahead",
-    "generator": "the order follows from seed and epoch; give seed=",
-}
 
 
 class Loader(DataLoader[Any]):
@@ -163,9 +161,8 @@ class Loader(DataLoader[Any]):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **others: Any,
     ) -> None:
-        _refuse_others(others)
-        dataset, subset = _without_subsets(dataset)
-        _check_dataset(dataset)
+        refuse_others(others)
+        dataset, subset = without_subsets(dataset)
         check_flags(
             "Loader", drop_last=drop_last, pin_memory=pin_memory, as_numpy=as_numpy, channels_last=channels_last
         )
@@ -183,22 +180,20 @@ class Loader(DataLoader[Any]):
         self.device = None if device is None else resolve_device(device)
         self.threads = count_threads(threads, source, repeat * len(dataset if subset is None else subset))
         self.prefetch = int(prefetch)  # deques take no numbers of numpy
-        on_gpu = self.device is not None and self.device.type == "cuda"
-        # Called last, and only if needed: on a machine with a GPU the call alone spoils forking.
-        self._pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
+        self._pinned = _takes_pinned(pin_memory, self.device)
         self._collate = None if collate_fn is default_collate else collate_fn
         self._call_threads = None if threads == "auto" else self.threads
         self._use_transforms(source)
         # Which samples come when.
         self._seed = seed
-        self._given_rank, self._given_nodes = _given_rank(rank, world_size, mesh), nodes
+        self._given_rank, self._given_nodes = given_rank(rank, world_size, mesh), nodes
         self._make_order: Callable[[int], Order] | None = None
         if batch_sampler is None:
             self._make_order = partial(make_order, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
             samplers = self._share_order(source, batch_size, bool(drop_last))
         else:
-            excluded = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
-            _check_batch_sampler(subset, any(excluded) or self._given_rank is not None)
+            said = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
+            check_batch_sampler(subset, any(said) or self._given_rank is not None)
             self.share = Share(1)
             self._position = Position(BatchOrder(batch_sampler, len(dataset), seed))
             samplers = {"batch_sampler": batch_sampler}
@@ -392,77 +387,8 @@ class Loader(DataLoader[Any]):
                 del batch
 
 
-def _refuse_others(arguments: Mapping[str, Any]) -> None:
-    """Raise an error if arguments of torch's DataLoader that Loader does not take have a value, or are none of these.
-
-    Raises:
-        UsageError: it is one of torch's.
-        TypeError: nobody knows it.
-    """
-    for name, value in arguments.items():
-        if name == "window":
-            raise UsageError("Loader takes no window: the argument is called shuffle_window")
-        torch_parameters = signature(DataLoader.__init__).parameters
-        if name not in torch_parameters:
-            raise TypeError(f"Loader got an unexpected keyword argument {name!r}")
-        # Frameworks that build a loader again pass on torch's defaults.
-        if value not in (torch_parameters[name].default, default_collate):
-            instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
-            raise UsageError(f"Loader takes no {name}: {instead}")
-
-
-def _check_dataset(dataset: Any) -> None:
-    """Raise UsageError if it is no dataset whose batches can be read whole."""
-    if isinstance(dataset, str | os.PathLike):
-        raise UsageError(f"Loader reads a dataset, not its path: Loader(PackedDataset({str(dataset)!r}), ...)")
-    if isinstance(dataset, ConcatDataset):
-        raise UsageError(
-            "Loader reads no ConcatDataset: give first + second, datasets of the same fields and transforms, "
-            "or use DataLoader"
-        )
-    if not isinstance(dataset, Mix) and not reads_batches(dataset):
-        raise UsageError(
-            f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
-            "have their own __getitem__, use DataLoader"
-        )
-
-
-def _given_rank(rank: int | None, world_size: int | None, mesh: DeviceMesh | None) -> tuple[int, int] | None:
-    """Return the rank and the number of ranks that the caller gave, or those of a mesh; None without either.
-
-    Raises:
-        UsageError: one without the other, or both and a mesh.
-    """
-    if (rank is None) != (world_size is None):
-        raise UsageError("rank and world_size go together; give both or none")
-    if mesh is None:
-        return None if rank is None or world_size is None else (rank, world_size)
-    if rank is not None:
-        raise UsageError("mesh says which rank this is, and of how many: leave out rank and world_size")
-    return rank_in_mesh(mesh)
-
-
-def _check_batch_sampler(subset: Numbers | None, has_others: bool) -> None:
-    """Raise UsageError if something else than a batch_sampler says which batches there are, too."""
-    if subset is not None:
-        raise UsageError("batch_sampler makes the batches: give it the dataset itself, not a Subset")
-    if has_others:
-        raise UsageError(
-            "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, "
-            "shuffle_window, repeat, rank and mesh"
-        )
-
-
-def _without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]:
-    """Return the dataset that a torch Subset is of, also one of another Subset, and the numbers of its items, (n,)."""
-    numbers: Numbers | None = None
-    while isinstance(dataset, Subset):
-        indices, dataset = dataset.indices, dataset.dataset
-        look_up = source_of(dataset).sample_numbers if isinstance(dataset, PackedDataset) else _no_names
-        item_numbers = resolve_numbers(indices, len(dataset), look_up)
-        numbers = item_numbers if numbers is None else item_numbers[numbers]
-    return dataset, numbers
-
-
-def _no_names(names: Sequence[str]) -> Numbers:
-    raise UsageError(f"Subset: numbers are expected, not the name {names[0]!r}")
+def _takes_pinned(pin_memory: bool, device: torch.device | None) -> bool:
+    """Return whether batches are gathered into page-locked memory: if the caller says so, or for a GPU."""
+    is_wanted = pin_memory or (device is not None and device.type == "cuda")
+    # Asked last, and only if needed: on a machine with a GPU the call alone spoils forking.
+    return is_wanted and torch.cuda.is_available()

@@ -84,14 +84,8 @@ class Source:
         cast: Mapping[str, str],
     ) -> None:
         self.mirror, self.path, self.manifest, self.fields = mirror, path, manifest, fields
-        self.windows, self.transforms, self.split, self.extras, self.verify = (
-            parts.windows,
-            transforms,
-            split,
-            extras,
-            verify,
-        )
-        self._cast = cast
+        self.windows, self.transforms, self.split = parts.windows, transforms, split
+        self.extras, self.verify, self._cast = extras, verify, cast
         self._parts, self._is_listed = parts, listed is not None
         self.samples = Items(manifest.samples, None if split is None else Chosen(manifest.split_ranges(split)))
         if listed is not None:

@@ -131,11 +131,8 @@ def change_samples(function: Transform, samples: Sequence[Any], seeds: Words | N
     """Return samples, each changed by a function; `seeds` (n, 2) are given if it takes a generator."""
     if seeds is None:
         return call_own(lambda: [function(sample) for sample in samples])
-    generator, numbers = (
-        torch.Generator("cpu"),
-        seeds[:, 0].tolist(),
-    )  # to make a generator takes longer than to seed it
-    seeded = zip(samples, numbers, strict=True)
+    generator = torch.Generator("cpu")  # one for all: to make it takes longer than to seed it
+    seeded = zip(samples, seeds[:, 0].tolist(), strict=True)
     return call_own(lambda: [function(sample, generator=generator.manual_seed(seed)) for sample, seed in seeded])
 
 

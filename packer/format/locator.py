@@ -248,7 +248,7 @@ class Locator:
     def _locate_one(self, numbers: Numbers) -> Located | None:
         """Return what `locate` does of one sample, (1,), if `_is_alone`; None if it has no bytes, or a damaged index.
 
-        Numbers of Python take a fifth of the time that arrays of one number take.
+        A second way, for `ds[i]` alone: arrays of one number would make it take a third longer (docs/how/choices.md).
         """
         open_shards, number = self._open_shards, numbers.item()
         shard, chunk = self.shard_of(numbers).item(), open_shards.find_chunk(numbers).item()
