@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs import JPEG
-from packer.errors import UsageError, WriteError, first_few
+from packer.errors import UsageError, first_few
 from packer.export.files import Files, Writer, meanings_in
+from packer.format import clear_errors
 from packer.remote import refuse_url
 from packer.sources import PackedSource, all_kinds, block_bytes, count, open_packed
 from packer.watcher import EXPORTING, NOBODY, Watcher
@@ -140,7 +141,8 @@ def export(
         if hasattr(os, "sync"):
             os.sync()  # all files at once: one by one, thousands of small ones take as long again as to write them
     except OSError as error:
-        raise WriteError(f"{error.filename or path}: {error.strerror or error}; it cannot be written") from None
+        with clear_errors(Path(os.fsdecode(error.filename or path))):
+            raise
     seconds = time.perf_counter() - start_time
     notes = [*_list_losses(source, writer), *writer.notes]
     return ExportReport(path, to, len(source), files.count, files.bytes, tuple(dict.fromkeys(notes)), seconds)

@@ -47,6 +47,8 @@ _ADVICE_BY_ERROR = {
     errno.ENFILE: "close other programs, then run again",
     errno.ENOMEM: "free some memory, then run again",
 }
+#: The same where the file system has bytes, but no room for one more file.
+_ADVICE_OF_MANY_FILES = "its file system takes no more files: remove some or choose another folder, then run again"
 #: If fewer bytes than this are free, a write that failed is taken for a full disk.
 _HARDLY_ANY = 64 * 10**6
 #: Errors of systems and file systems that cannot sync a folder, such as some on networks.
@@ -54,11 +56,14 @@ _NO_FOLDERS = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
-def clear_errors(path: Path) -> Iterator[None]:
+def clear_errors(path: Path, verb: str = "written") -> Iterator[None]:
     """Turn errors of LMDB and the system while writing into one that names the file.
 
+    Args:
+        verb: what is done with the file, `written` or `removed`.
+
     Raises:
-        WriteError: the file cannot be written; the message says what to do.
+        WriteError: that cannot be done; the message says what to do.
     """
     try:
         yield
@@ -71,8 +76,21 @@ def clear_errors(path: Path) -> Iterator[None]:
                 number, reason = errno.ENOSPC, os.strerror(errno.ENOSPC)
         if number is None:  # LMDB passes on what the system says, and not its number
             number = next((number for number in _ADVICE_BY_ERROR if os.strerror(number) in reason), 0)
+            reason = os.strerror(number) if number else reason
         advice = _ADVICE_BY_ERROR.get(number, _ADVICE)
-        raise WriteError(f"{path}: cannot be written: {reason}; {advice}") from None
+        if number == errno.ENOSPC and _is_full_of_files(path.parent):
+            advice = _ADVICE_OF_MANY_FILES
+        if verb == "removed":
+            advice = "allow that, then run again"
+        raise WriteError(f"{path}: cannot be {verb}: {reason}; {advice}") from None
+
+
+def _is_full_of_files(folder: Path) -> bool:
+    """Return whether the file system of a folder has no room for one more file, however small."""
+    with contextlib.suppress(OSError, AttributeError):  # Windows has none of this
+        status = os.statvfs(folder)
+        return status.f_files > 0 and status.f_favail == 0
+    return False
 
 
 @contextlib.contextmanager

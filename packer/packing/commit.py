@@ -45,7 +45,6 @@ from packer.format import (
     Manifest,
     data_entry,
     file_entry,
-    removed_if_stopped,
     write_names,
 )
 from packer.format import manifest as manifests
@@ -202,11 +201,12 @@ class Change:
                     "%s: shards that another command has finished there are not used: %s", self.place, difference
                 )
         self._is_lost_if_late = bool(note.token) or overwrite is False
-        self._note = note = msgspec.structs.replace(note, base=self._base, began=int(time.time()))
+        note = msgspec.structs.replace(note, base=self._base, began=int(time.time()))
         self.place.prepare()
         other = notes.get(self.run)
         if other is None or not note.goes_on(other) or note.began - other.began > DAY:
             self.place.write(note_file(self.run), msgspec.json.encode(note))
+        self._note = note  # from here on, a note that is gone was removed by another command
         if self._has_lock and (manifest is not None or self._data is None):
             files = self.place.files()
             kept_runs = {self.run} if resume else set[str]()
@@ -288,12 +288,9 @@ class Change:
             SourceError: two samples have one name.
         """
         name = self.name("names", "lmdb")
-        draft = self.place.draft(name)
-        with removed_if_stopped(draft):
+        with self.place.drafted(name) as draft:
             write_names(draft, names)
-            entry = file_entry(name, draft)
-            self.place.put_draft(draft, name)
-        return entry
+            return file_entry(name, draft)
 
     def publish(self, manifest: Manifest, digest: str | None = None, continues: bool = True) -> Manifest:
         """Make a manifest that of the dataset, in one step; `tidy` comes next.

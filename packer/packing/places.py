@@ -142,6 +142,14 @@ class Place(ABC):
     def put_draft(self, draft: Path, name: str) -> None:
         """Put a draft, which is on the disk, under its name, whatever is there."""
 
+    @contextlib.contextmanager
+    def drafted(self, name: str) -> Iterator[Path]:
+        """Yield a draft to write; the end of the block puts it under its name, an error removes it."""
+        draft = self.draft(name)
+        with removed_if_stopped(draft):
+            yield draft
+            self.put_draft(draft, name)
+
     @abstractmethod
     def local(self, entries: Sequence[FileEntry]) -> Path:
         """Return a folder of this machine that holds these files of the dataset.
@@ -265,7 +273,7 @@ class LocalPlace(Place):
         folders = set()
         for name in names:
             path = self.path / name
-            with clear_errors(path):
+            with clear_errors(path, "removed"):
                 path.unlink(missing_ok=True)
             folders.add(path.parent)
         for folder in folders:
@@ -351,10 +359,8 @@ class RemotePlace(Place):
         return _digest_tag(data)
 
     def write(self, name: str, data: bytes) -> None:
-        draft = self.draft(name)
-        with removed_if_stopped(draft):
+        with self.drafted(name) as draft:
             write_synced(draft, data)
-            self.put_draft(draft, name)
 
     def draft(self, name: str) -> Path:
         make_folder(self._cache_folder)

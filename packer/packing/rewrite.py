@@ -29,7 +29,6 @@ from packer.format import (
     ShardEntry,
     check_file,
     clear_errors,
-    removed_if_stopped,
 )
 from packer.packing.commit import Change
 from packer.packing.manifest import shards_digest
@@ -297,17 +296,15 @@ def _take_shard(change: Change, link: Link, number: int, sizes: dict[str, int]) 
     place, entry = change.place, msgspec.structs.replace(link.entry, file=shard_file(change.run, number))
     if sizes.get(entry.file) == entry.bytes:
         return entry
-    source, draft = link.place.local([link.entry]) / link.entry.file, place.draft(entry.file)
+    source = link.place.local([link.entry]) / link.entry.file
     check_file(source, entry)
-    with removed_if_stopped(draft):
-        with clear_errors(draft):
-            try:
-                draft.hardlink_to(source.resolve())  # not of a symbolic link, which could dangle
-            except OSError:  # another file system, or one without hard links
-                shutil.copyfile(source, draft)
-                with draft.open("rb+") as copy:
-                    os.fsync(copy.fileno())
-        place.put_draft(draft, entry.file)
+    with place.drafted(entry.file) as draft, clear_errors(draft):
+        try:
+            draft.hardlink_to(source.resolve())  # not of a symbolic link, which could dangle
+        except OSError:  # another file system, or one without hard links
+            shutil.copyfile(source, draft)
+            with draft.open("rb+") as copy:
+                os.fsync(copy.fileno())
     return entry
 
 

@@ -322,11 +322,8 @@ def finish_shard(
     place.put_draft(draft, file)
     # Not synced: a report that a power cut takes, or cuts short, costs no more than packing its shard again.
     name = report_file(run, number)
-    report_draft = place.draft(name)
-    with removed_if_stopped(report_draft):
-        with clear_errors(report_draft):
-            report_draft.write_bytes(msgspec.json.encode(report))
-        place.put_draft(report_draft, name)
+    with place.drafted(name) as report_draft, clear_errors(report_draft):
+        report_draft.write_bytes(msgspec.json.encode(report))
     return report
 
 

@@ -46,13 +46,13 @@ def midway(out, action):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A function that mounts a file system of some KiB at the folder it returns; a further call resizes it."""
+    """A function that mounts a file system of some KiB, or files, at the folder it returns; a further call resizes it."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = []
 
-    def resize(kib):
-        options = ["-o", f"{'remount,' if mounted else ''}size={kib}k"]
+    def resize(kib, files=1000):
+        options = ["-o", f"{'remount,' if mounted else ''}size={kib}k,nr_inodes={files}"]
         if subprocess.run(["mount", "-t", "tmpfs", *options, "none", place], capture_output=True).returncode:
             pytest.skip("no file system can be mounted here")
         mounted.append(kib)
@@ -80,6 +80,16 @@ def test_a_full_disk(small_disk, job, files_of):
     small_disk(4 * needed)
     assert convert(job.sources, out, OPTIONS).kept_shards > 2
     assert files_of(out) == files_of(job.wanted)
+
+
+@pytest.mark.skipif(not is_root, reason="mounting needs root")
+def test_a_disk_with_no_room_for_another_file(small_disk, job):
+    """It has bytes enough: the error says that there are too many files, and not to free some space."""
+    out = small_disk(100_000, files=6) / "out"
+    with pytest.raises(WriteError, match="takes no more files: remove some or choose another folder, then run again"):
+        convert(job.sources, out, OPTIONS)
+    small_disk(100_000)
+    convert(job.sources, out, OPTIONS)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -38,6 +38,18 @@ def test_a_file_is_put_only_in_place_of_the_one_that_was_read(place: Place) -> N
     assert "manifest.json" not in place.files()
 
 
+def test_a_draft_is_put_or_removed(place: Place) -> None:
+    """It has its name once its block has ended, and is gone if an error came."""
+    with place.drafted("names-00000000.lmdb") as draft:
+        draft.write_bytes(b"1")
+    assert place.read("names-00000000.lmdb") == b"1"
+    with pytest.raises(KeyError), place.drafted("names-00000001.lmdb") as draft:
+        draft.write_bytes(b"2")
+        raise KeyError
+    assert not draft.exists()
+    assert set(place.files()) == {"names-00000000.lmdb"}
+
+
 def test_the_last_look_is_right_before_the_rename(tmp_path, monkeypatch):
     """What another command puts while the bytes go to the disk stays: a file is looked at after it was written."""
     place = LocalPlace(tmp_path)

@@ -133,6 +133,13 @@ def test_other_samples_in_memory_are_not_taken_for_the_same(s3, held, samples) -
     assert PackedDataset(f"{s3.url}/set")[0]["label"] == 63
 
 
+def test_a_bucket_that_refuses_the_note_says_so(dataset, s3) -> None:
+    """Nobody else was there, and the error does not say so."""
+    s3.proxy.plan(".json", *[s3.faults.busy] * 3, method="PUT")
+    with pytest.raises(WriteError, match=r"unfinished/.*\.json: it failed 3 times.*the same command goes on"):
+        drop(dataset, ["label"])
+
+
 def test_samples_are_appended_at_a_url(rows, clouds, s3, held, tmp_path, files_of) -> None:
     """As in a folder: the shards that are there are not read, and a reader that is open keeps what it has."""
     convert(clouds.sources, f"{s3.url}/set", workers=0, codec="none")
