@@ -43,10 +43,17 @@ def test_a_draft_is_put_or_removed(place: Place) -> None:
     with place.drafted("names-00000000.lmdb") as draft:
         draft.write_bytes(b"1")
     assert place.read("names-00000000.lmdb") == b"1"
-    with pytest.raises(KeyError), place.drafted("names-00000001.lmdb") as draft:
-        draft.write_bytes(b"2")
-        raise KeyError
-    assert not draft.exists()
+    drafts = []
+
+    def stop() -> None:
+        with place.drafted("names-00000001.lmdb") as draft:
+            draft.write_bytes(b"2")
+            drafts.append(draft)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        stop()
+    assert not drafts[0].exists()
     assert set(place.files()) == {"names-00000000.lmdb"}
 
 
