@@ -46,7 +46,7 @@ def midway(out, action):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A function that mounts a file system of some KiB and files at the folder it returns; called again it resizes it."""
+    """A function that mounts a file system of some KiB and files at the folder it returns; a second call resizes it."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = []
