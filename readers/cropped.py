@@ -83,8 +83,8 @@ class CropReader(PartReader):
         axes = zip(range(own.start, own.stop), range(of.first, of.first + len(self._crop)), strict=True)
         if self._places.is_scaled(of.places, self._scale, axes):
             return
-        for first in range(0, samples.samples, _CHECKED):
-            numbers = samples.in_whole(np.arange(first, min(first + _CHECKED, samples.samples)))
+        for first in range(0, len(samples), _CHECKED):
+            numbers = samples.in_whole(np.arange(first, min(first + _CHECKED, len(samples))))
             self._check_sizes(self._places.locate(numbers), self._placing.sizes(numbers))
 
     def _check_sizes(self, located: Located, sizes: Numbers) -> None:

@@ -167,7 +167,7 @@ class PackedDataset(Dataset[Any]):
         self.crop = crop
         self.cast = check_cast(cast or {}, self.fields)
         self._source = self._make_source()
-        self._parts.check(self.fields, self._source.samples.samples)
+        self._parts.check(self.fields, len(self._source.samples))
         self._check_extras()
         compiled.prepare(field.codec for field in self.fields.values())
 
@@ -397,7 +397,7 @@ class PackedDataset(Dataset[Any]):
             SampleIndexError, MissingNameError, DamagedError: as when the whole sample is read.
         """
         check_read(str(self.path), [field], self.fields)
-        item = resolve_number(index, self._source.samples.samples, self._source.sample_numbers)
+        item = resolve_number(index, len(self._source.samples), self._source.sample_numbers)
         (number,) = self._source.samples.in_whole(np.array([item])).tolist()
         parts = self._source.opened_parts(np.array([number]))  # kept until the end, and with it the shard
         opened, _ = next(parts)
@@ -420,7 +420,7 @@ class PackedDataset(Dataset[Any]):
             raise UsageError(
                 f"{self.path}: no field {field!r} with shapes is read; fields are {', '.join(self.fields)}"
             )
-        samples = self._source.samples.in_whole(np.arange(self._source.samples.samples))
+        samples = self._source.samples.in_whole(np.arange(len(self._source.samples)))
         shapes = np.empty((len(samples), len(self.fields[field].shape)), np.int64)
         for opened, positions in self._source.opened_parts(samples):
             shapes[positions] = opened.places[field].locate(samples[positions]).shape

@@ -76,13 +76,13 @@ def visits_of(seed: int, epoch: int, positions: Numbers) -> Visits:
         UsageError: the seed or the epoch is negative.
     """
     check_epoch(epoch)
-    return stream(_start(seed, epoch, VISITS), positions.astype(np.uint64))
+    return words_at(_start(seed, epoch, VISITS), positions.astype(np.uint64))
 
 
 def draw_visits(count: int) -> Visits:
     """Return new visits, (count,), which follow from one number drawn from torch's default generator."""
     word = torch.empty((), dtype=torch.int64, device=CPU).random_().item()
-    return stream(np.uint64(word), np.arange(count, dtype=np.uint64))
+    return words_at(np.uint64(word), np.arange(count, dtype=np.uint64))
 
 
 def draw_words(visits: Visits, seed: int, purpose: int, count: int) -> Words:
@@ -95,7 +95,7 @@ def draw_words(visits: Visits, seed: int, purpose: int, count: int) -> Words:
     """
     # Mixed once more, so that one seed's words do not appear among another's.
     starts = _mix(visits + _start(seed, 0, purpose))
-    return stream(starts[:, None], np.arange(count, dtype=np.uint64))
+    return words_at(starts[:, None], np.arange(count, dtype=np.uint64))
 
 
 @lru_cache(maxsize=64)
@@ -105,7 +105,7 @@ def _start(seed: int, epoch: int, purpose: int) -> np.uint64:
     return np.uint64(np.random.SeedSequence([seed, epoch, purpose]).generate_state(1, np.uint64)[0])
 
 
-def stream(start: np.uint64 | Words, places: Words) -> Words:
+def words_at(start: np.uint64 | Words, places: Words) -> Words:
     """Return the words at `places` of the streams of splitmix64 that begin at `start`."""
     # Sums and products wrap at 64 bits, as they have to.
     return _mix(start + (places + np.uint64(1)) * STEP)

@@ -251,7 +251,7 @@ class Items:
         self.total = total
         self._chosen = chosen
         self._anchors = anchors
-        self.samples = total if chosen is None else len(chosen)
+        self._samples = total if chosen is None else len(chosen)
         self.is_ascending = chosen is None or chosen.is_ascending
         self._are_samples = anchors is None or anchors.one
         if anchors is not None and not anchors.one:
@@ -260,7 +260,7 @@ class Items:
 
     def __len__(self) -> int:
         if self._are_samples:
-            return self.samples
+            return self._samples
         return int(self._ends[-1]) if len(self._ends) else 0
 
     @property
@@ -328,7 +328,7 @@ class SampleNames(Sequence[str]):
         self._look_up = look_up
 
     def __len__(self) -> int:
-        return self._samples.samples
+        return len(self._samples)
 
     def __getitem__(self, index: Any) -> Any:
         if is_single(index):

@@ -39,10 +39,10 @@ from readers.gather import Pool
 from readers.mix import Mix
 from readers.mix_source import AnySource
 from readers.order import Order
+from readers.reading import ReadPlan, read_batches
 from readers.samplers import BatchOrder
 from readers.shard_order import ShardShuffled
 from readers.share import Share, present_rank
-from readers.stream import ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream
 from readers.valid import check_choice, check_count, check_flags, check_seed, remark
 

@@ -142,7 +142,7 @@ class Source:
         if self._items is None:
             assert self.windows is not None
             offsets = self.windows._offsets(self.fields)
-            numbers = self.samples.in_whole(np.arange(self.samples.samples))
+            numbers = self.samples.in_whole(np.arange(len(self.samples)))
             lengths = {name: np.empty(len(numbers), np.int64) for name in offsets}
             for opened, positions in self.opened_parts(numbers):
                 for name in offsets:
@@ -162,7 +162,7 @@ class Source:
     def __repr__(self) -> str:
         place = str(self.path) if self.mirror is None else self.mirror.url
         windows = "" if self.windows is None else "windows of "
-        return f"PackedDataset({place!r}: {windows}{self.samples.samples:,} samples of {', '.join(self.fields)})"
+        return f"PackedDataset({place!r}: {windows}{len(self.samples):,} samples of {', '.join(self.fields)})"
 
     @property
     def digest(self) -> str:
@@ -305,9 +305,9 @@ class Source:
 
     def _number_readers(self) -> dict[str, FieldReader]:
         """Return the readers of the extras `number` and `step`."""
-        items = self.samples
+        samples = self.samples
         values: dict[str, Callable[..., Any]] = {
-            NUMBER: lambda asked: items.in_split(asked.samples),
+            NUMBER: lambda asked: samples.in_split(asked.samples),
             STEP: lambda asked: asked.anchors,
         }
         functions = {extra: values[extra] for extra in self.extras if extra != NAME}
@@ -344,7 +344,7 @@ class Source:
 
     def _name_shown(self) -> str:
         """Return a name that is there in words, for a message about one that is not."""
-        if self.manifest.names is None or not self.samples.samples:
+        if self.manifest.names is None or not len(self.samples):
             return ""
         return f"; the first name is {self.name_table.name(int(self.samples.in_whole(np.array([0]))[0]))!r}"
 

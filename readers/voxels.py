@@ -23,7 +23,7 @@ from packer.errors import UsageError
 from packer.format import Field, Located, Numbers, take_rows
 from readers.batch import Ragged
 from readers.compiled import loading
-from readers.draws import VOXELS, Asked, Words, draw_below, draw_words, stream
+from readers.draws import VOXELS, Asked, Words, draw_below, draw_words, words_at
 from readers.fields import Describe, FieldReader, LastResult, Places, WholeReader
 from readers.gather import Allocate, fresh
 from readers.points import CHOICES, CloudPart, check_rows, names_of_rows, tied_fields
@@ -225,7 +225,7 @@ def _choose_by_numpy(
     ranks = np.argsort(chosen)
     if random:
         counts = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)])) + 1
-        drawn = stream(words[sample[order]], (order - starts[sample[order]]).astype(np.uint64))
+        drawn = words_at(words[sample[order]], (order - starts[sample[order]]).astype(np.uint64))
         chosen = np.maximum.reduceat(np.where(draw_below(drawn, counts) == 0, order, -1), first)
     rows[: len(first)] = chosen[ranks]
     offsets[1:] = np.bincount(sample[chosen], minlength=len(words)).cumsum()

@@ -31,7 +31,7 @@ def pictures(tmp_path_factory):
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_an_error_comes_where_its_batch_would(pictures, monkeypatch, threads, cold):
     """With threads, or asked for ahead of time, no batch is lost that comes without; the place in the epoch fits."""
-    monkeypatch.setattr("readers.stream.GROUP_SAMPLES", 512)
+    monkeypatch.setattr("readers.reading.GROUP_SAMPLES", 512)
     blocks = itertools.count(step=int(cold))
     monkeypatch.setattr("readers.readahead._blocks_read", lambda: next(blocks))
     loader = Loader(PackedDataset(pictures, crop=Crop(3, of="picture")), 8, threads=threads, prefetch=9)

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from packer.writer import DatasetWriter
 from readers import Loader, Mix, PackedDataset
 from readers.fields import FixedRaw
-from readers.stream import THREAD_NAME
+from readers.reading import THREAD_NAME
 
 BIG = 96
 

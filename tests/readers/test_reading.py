@@ -11,9 +11,9 @@ from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import Items
 from readers.order import Sequential
+from readers.reading import ReadPlan, read_batches
 from readers.share import GROUP_SAMPLES, Share
 from readers.source import source_of
-from readers.stream import ReadPlan, read_batches
 
 
 @pytest.fixture(scope="module")
