@@ -16,7 +16,6 @@ from packer.sources.base import (
 )
 from packer.sources.beside import in_order_of
 from packer.sources.derived import ClassSource, FittedSource
-from packer.sources.encoding import decode_source, encode_source
 from packer.sources.files import TABLES, stamps_when_read, unreadable
 from packer.sources.finding import list_files, named_paths
 from packer.sources.keyed import named_by_table
@@ -27,7 +26,7 @@ from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, names_of, open_packed, read_names, shuffled_order
 from packer.sources.pairing import entry_of, read_lines
 from packer.sources.samples import Sample, SampleSource, as_arrays, infer_fields, one_block
-from packer.sources.source import TableSource
+from packer.sources.source import TableSource, decode_source, encode_source
 from packer.sources.table import LaidField, Row, SampleTable
 
 __all__ = [

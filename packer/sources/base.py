@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -171,34 +171,36 @@ class Source(ABC):
         """Return the paths of all files that are read, in order; their sizes and times show whether they change."""
 
 
+@dataclass(eq=False)
 class DerivedSource(Source):
-    """Another source with something added or changed; a subclass hands on everything else."""
+    """Another source with something added or changed.
 
-    def __init__(self, source: Source) -> None:
-        self.kind, self.fields = source.kind, source.fields
-        self.origin, self.remarks = source.origin, source.remarks
-        self._adopt(source)
+    A subclass is a dataclass. Its attributes are all that its samples follow from: other sources, arrays, text, numbers
+    and records of these, with their types. `slice` cuts them, and the plan that parts share keeps them
+    (`encode_source`). `__post_init__` makes the rest of the contract from them, for every slice again; what the
+    subclass leaves as it is comes from `source`. What is read, or counted for a remark, to find the attributes is
+    found once, by the function or class method that makes the source.
+    """
 
-    def _adopt(self, source: Source) -> None:
-        self._source = source
-        self.names, self.splits, self.constants = source.names, source.splits, source.constants
-        self.has_files_of_slices = source.has_files_of_slices
-        self.cuts = source.cuts
+    source: Source
+
+    def __post_init__(self) -> None:
+        source = self.source
+        self.kind, self.fields, self.names, self.cuts = source.kind, source.fields, source.names, source.cuts
+        self.splits, self.constants, self.origin = source.splits, source.constants, source.origin
+        self.remarks, self.has_files_of_slices = source.remarks, source.has_files_of_slices
 
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self.source)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        return self._source.shapes(field)
+        return self.source.shapes(field)
 
     def slice(self, start: int, stop: int) -> Self:
-        sliced = copy(self)
-        sliced.origin, sliced.remarks = {}, ()
-        sliced._adopt(self._source.slice(start, stop))
-        return sliced
+        return replace(self, source=self.source.slice(start, stop))
 
     def files(self) -> list[str]:
-        return self._source.files()
+        return self.source.files()
 
 
 def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most: int = BLOCK_BYTES) -> Iterator[Block]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import Source
 from packer.sources.files import FileSet
@@ -112,7 +114,7 @@ def _filled(name: str, side: Source, file_set: FileSet, samples: Sequence[str], 
     for extra in sorted(number_of.keys() - set(of_samples)):
         watcher.bad(SourceError("has no partner", file_set.path(file_set.files[number_of[extra]])))
     paths = [file_set.path(file_set.files[number_of[sample]]) for sample in of_samples if sample in number_of]
-    return FilledSource(_of_files(side, paths), [sample in number_of for sample in of_samples])
+    return FilledSource(_of_files(side, paths), np.array([sample in number_of for sample in of_samples], bool))
 
 
 def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop: bool = False) -> Source:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,9 +17,6 @@ from packer.sources.agreeing import difference
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, fits, one_list_of_classes
 from packer.sources.views import PickedSource
 
-if TYPE_CHECKING:
-    from typing_extensions import Self  # which typing has from Python 3.11 on
-
 #: Name of the field that `--label folder` makes.
 LABEL = "label"
 #: Folders that are splits, and no classes.
@@ -27,46 +25,60 @@ _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "te
 MOST_CHANNELS = 4
 
 
+@dataclass(eq=False)
 class ClassSource(DerivedSource):
-    """The samples of a source, and for each the number of its class, int64. Classes are numbered by their names' order.
+    """The samples of a source, and for each the number of its class, int64.
 
     Attributes:
-        classes: their names, by number.
-
-    Args:
-        classes: name of the class of each sample.
-        more: names of classes that no sample has.
-
-    Raises:
-        UsageError: the source has a field `label` already.
+        labels: the number of the class of each sample, (n,).
+        classes: names of all classes, by number; slices need none.
+        folders: first folders of names that are splits; slices need none.
     """
 
-    def __init__(self, source: Source, option: str, classes: Sequence[str], more: Collection[str] = ()) -> None:
-        super().__init__(source)
+    labels: NDArray[np.int64]
+    classes: list[str]
+    folders: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, source: Source, option: str, classes: Sequence[str], more: Collection[str] = ()) -> ClassSource:
+        """Return the samples of a source with their classes, which are numbered in the order of their names.
+
+        Args:
+            option: the one that asks for it, for errors.
+            classes: name of the class of each sample.
+            more: names of classes that no sample has.
+
+        Raises:
+            UsageError: the source has a field `label` already.
+        """
         _check_no_label(source, option)
-        self.classes = one_list_of_classes([sorted({*classes, *more}), source.origin.get("classes", ())])
-        self.origin = {**source.origin, "classes": self.classes}
-        numbers = {name: number for number, name in enumerate(self.classes)}
-        self._labels: NDArray[np.int64] = np.array([numbers[name] for name in classes], np.int64)
+        names = one_list_of_classes([sorted({*classes, *more}), source.origin.get("classes", ())])
+        numbers = {name: number for number, name in enumerate(names)}
+        return cls(source, np.array([numbers[name] for name in classes], np.int64), names)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.fields = (*self.fields, FieldSpec(name=LABEL, dtype="int64"))
+        self.origin = {**self.origin, "classes": self.classes}
+        names = self.names or ()
+        of_folders = {folder: [name for name in names if name.startswith(f"{folder}/")] for folder in self.folders}
+        self.splits = {**self.splits, **of_folders}
 
     def number_as(self, classes: Sequence[str]) -> None:
         """Number the classes as a dataset does, which has all of them."""
         numbers = np.array([classes.index(name) for name in self.classes], np.int64)
-        self._labels, self.classes = numbers[self._labels], list(classes)
+        self.labels, self.classes = numbers[self.labels], list(classes)
         self.origin = {**self.origin, "classes": self.classes}
         self.remarks = [*self.remarks, f"classes have the numbers of the dataset that has {len(classes):,} of them"]
 
-    def slice(self, start: int, stop: int) -> Self:
-        sliced = super().slice(start, stop)
-        sliced._labels = self._labels[start:stop].copy()
-        return sliced
+    def slice(self, start: int, stop: int) -> ClassSource:
+        return ClassSource(self.source.slice(start, stop), self.labels[start:stop], [])
 
     def read(self) -> Iterator[Block]:
         at = 0
-        for block in self._source.read():
+        for block in self.source.read():
             end = at + count(block)
-            yield {**block, LABEL: self._labels[at:end]}
+            yield {**block, LABEL: self.labels[at:end]}
             at = end
 
 
@@ -110,12 +122,11 @@ def labelled_by_folder(source: Source, roots: Sequence[str]) -> ClassSource:
     if splits:
         folders = [name.split("/")[1] for name in source.names]
     places = [{name for split in splits or [""] for name in _subfolders(Path(root, split))} for root in roots]
-    labelled = ClassSource(source, "--label folder", folders, set.intersection(*places))
+    labelled = ClassSource.of(source, "--label folder", folders, set.intersection(*places))
     classes = f"{len(labelled.classes):,} classes: {first_few(labelled.classes)}"
     remarks = [f"field {LABEL} is the number of the folder, from 0, of {classes}"]
     if splits:
-        of_folders = {split: [name for name in source.names if name.startswith(f"{split}/")] for split in splits}
-        labelled.splits = {**source.splits, **of_folders}
+        labelled = replace(labelled, folders=tuple(splits))
         listed = first_few(splits)
         remarks.append(f"{listed}: these folders are no classes; without --split they are the splits")
     if empty := sorted(set(labelled.classes).difference(folders)):
@@ -138,7 +149,7 @@ def labelled_by_text(source: Source, name: str) -> ClassSource:
         raise UsageError(f"--classes {name}: there is no such field of text; there are {first_few(sorted(texts))}")
     classes = [str(text) for block in source.read() for text in block[name]]
     others = PickedSource(source, {spec.name: spec.name for spec in source.fields if spec.name != name})
-    labelled = ClassSource(others, f"--classes {name}", classes)
+    labelled = ClassSource.of(others, f"--classes {name}", classes)
     of_classes = f"{len(labelled.classes):,} classes: {first_few(labelled.classes)}"
     labelled.remarks = [
         *labelled.remarks,
@@ -152,8 +163,9 @@ def _subfolders(place: Path) -> set[str]:
     return {p.name for p in place.iterdir() if p.is_dir() and p.name[0] != "."} if place.is_dir() else set()
 
 
+@dataclass(eq=False)
 class ArrayImageSource(DerivedSource):
-    """The samples of a source, in which the fields `names` are of kind `image`: (H, W) or (H, W, C).
+    """The samples of a source, in which the fields `images` are of kind `image`: (H, W) or (H, W, C).
 
         (n, H, W) of a file    (H, W, 1) in a sample, kind `image`, and (B, 1, H, W) in a batch
 
@@ -163,17 +175,19 @@ class ArrayImageSource(DerivedSource):
         UsageError: there is no such field, or its samples are no images.
     """
 
-    def __init__(self, source: Source, names: Sequence[str]) -> None:
-        specs = {spec.name: spec for spec in source.fields}
-        if unknown := [name for name in names if name not in specs]:
+    images: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        specs = {spec.name: spec for spec in self.fields}
+        if unknown := [name for name in self.images if name not in specs]:
             raise UsageError(f"--image {unknown[0]}: there is no such field; fields are {', '.join(specs)}")
         #: Fields that get an axis of one channel.
-        self._gray = {name for name in names if len(specs[name].shape) == 2}
-        super().__init__(source)
-        self.fields = tuple(_image_spec(spec) if spec.name in names else spec for spec in source.fields)
+        self._gray = {name for name in self.images if len(specs[name].shape) == 2}
+        self.fields = tuple(_image_spec(spec) if spec.name in self.images else spec for spec in self.fields)
         if self._gray:
             gray = first_few(sorted(self._gray))
-            self.remarks = [*source.remarks, f"images (H, W) are packed, and exported, as (H, W, 1): {gray}"]
+            self.remarks = [*self.remarks, f"images (H, W) are packed, and exported, as (H, W, 1): {gray}"]
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         shapes = super().shapes(field)
@@ -182,7 +196,7 @@ class ArrayImageSource(DerivedSource):
         return np.append(shapes, np.ones((len(shapes), 1), np.int64), axis=1)
 
     def read(self) -> Iterator[Block]:
-        for block in self._source.read():
+        for block in self.source.read():
             yield {name: _with_channel(values) if name in self._gray else values for name, values in block.items()}
 
 
@@ -211,21 +225,24 @@ def _large_with_channel(image: LargeArray) -> LargeArray:
     return LargeArray(image.dtype, (*image.shape, 1), lambda start, stop: image[start:stop][..., None])
 
 
+@dataclass(eq=False)
 class FittedSource(DerivedSource):
     """`source` with the fields of a dataset: a field that is ragged there may have one shape here.
 
-    Args:
-        fields: the dataset's schema.
+    Attributes:
+        schema: the fields of the dataset.
 
     Raises:
         UsageError: the source does not fit; the message names the difference.
     """
 
-    def __init__(self, source: Source, fields: Sequence[Field]) -> None:
-        check_fits(source.fields, fields)
-        super().__init__(source)
-        self.fields = tuple(fields)
-        self._shapes = {spec.name: spec.shape for spec in source.fields}
+    schema: Sequence[Field]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fits(self.fields, self.schema)
+        self._shapes = {spec.name: spec.shape for spec in self.fields}
+        self.fields = tuple(self.schema)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         shape = self._shapes[field]
@@ -235,7 +252,7 @@ class FittedSource(DerivedSource):
 
     def read(self) -> Iterator[Block]:
         ragged = {field.name for field in self.fields if field.is_ragged}
-        for block in self._source.read():
+        for block in self.source.read():
             yield {name: list(values) if name in ragged else values for name, values in block.items()}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,19 +34,27 @@ from packer.sources.base import (
 from packer.sources.options import SourceOptions
 
 
+@dataclass(eq=False)
 class EncodedSource(DerivedSource):
-    """The samples of a source, in which the arrays of the fields `names` are decoded.
+    """The samples of a source, in which the arrays of some fields are decoded.
 
-    The first, the middle and the last sample are read when it is made. Images of a field have one size if theirs do;
-    frames of clips must.
-
-    Raises:
-        UsageError: there is no such field, or it holds no bytes.
-        SourceError: all of these are bad.
+    Attributes:
+        images: what an image of such a field is, or a frame of a clip, by the name of the field.
     """
 
-    def __init__(self, source: Source, names: Sequence[str]) -> None:
-        super().__init__(source)
+    images: dict[str, FieldSpec]
+
+    @classmethod
+    def of(cls, source: Source, names: Sequence[str]) -> EncodedSource:
+        """Return the samples of a source with the fields `names` decoded.
+
+        The first, the middle and the last sample are read. Images of a field have one size if theirs do; frames of
+        clips must.
+
+        Raises:
+            UsageError: there is no such field, or it holds no bytes.
+            SourceError: all of these are bad.
+        """
         specs = {spec.name: spec for spec in source.fields}
         for name in names:
             if name not in specs:
@@ -53,47 +62,50 @@ class EncodedSource(DerivedSource):
             if specs[name].dtype != "uint8" or specs[name].kind != "array" or len(specs[name].shape) not in (1, 2):
                 words = specs[name].in_words
                 raise UsageError(f"--encoded {name}: {words} a sample; bytes, uint8 (N,) or (T, N), are expected")
-        self._clips = {name for name in names if len(specs[name].shape) == 2}
-        self._images: dict[str, tuple[int | None, ...]] = {}
-        self._dtypes: dict[str, str] = {}
-        self.remarks = list(source.remarks)
+        decoded, remarks = dict[str, FieldSpec](), list(source.remarks)
         numbers = sorted({0, len(source) // 2, len(source) - 1} - {-1})
         for name in names:
+            is_clip = len(specs[name].shape) == 2
             images, errors, notes = list[NDArray[Any]](), list[SourceError](), Counter[str]()
             for number in numbers:
                 try:
                     value: Any = next(iter(source.slice(number, number + 1).read()))[name][0]
-                    file = _file_in(value[0:1][0] if name in self._clips else value)
+                    file = _file_in(value[0:1][0] if is_clip else value)
                     images.append(_decoded(file, name))
                     notes[_note_of(file, name)] += 1
                 except SourceError as error:  # it comes again when the sample is read
                     errors.append(error)
             if not images:
                 raise SourceError(errors[0].reason, errors[0].path or next(iter(source.files()), None))
-            shape, self._dtypes[name] = common_shape([image.shape for image in images]), images[0].dtype.name
-            if None in shape[2:] or (name in self._clips and None in shape) or len({i.dtype for i in images}) > 1:
+            shape = common_shape([image.shape for image in images])
+            if None in shape[2:] or (is_clip and None in shape) or len({i.dtype for i in images}) > 1:
                 sizes = " and ".join(" x ".join(map(str, image.shape)) for image in images)
                 raise UsageError(f"--encoded {name}: its images differ ({sizes}); pack those of one form alone")
-            self._images[name] = shape
+            decoded[name] = FieldSpec(name=name, dtype=images[0].dtype.name, kind="image", shape=shape)
             swapped = "images are decoded; if cv2.imencode was given RGB, red and blue are swapped in them"
-            self.remarks.append(f"field {name}: {swapped}")
+            remarks.append(f"field {name}: {swapped}")
             looked_at = f"of {len(images)} images that were looked at"
-            self.remarks += [f"field {name}, {times} {looked_at}: {note}" for note, times in notes.items() if note]
-        self.fields = tuple(self._decoded_spec(spec) if spec.name in names else spec for spec in source.fields)
+            remarks += [f"field {name}, {times} {looked_at}: {note}" for note, times in notes.items() if note]
+        source = cls(source, decoded)
+        source.remarks = remarks
+        return source
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        #: The length of the clips of each field that holds them; None where they differ.
+        self._steps = {s.name: s.shape[0] for s in self.fields if s.name in self.images and len(s.shape) == 2}
+        self.fields = tuple(self._decoded_spec(self.images.get(spec.name, spec)) for spec in self.fields)
 
     def _decoded_spec(self, spec: FieldSpec) -> FieldSpec:
-        name, shape = spec.name, self._images[spec.name]
-        if name in self._clips:
-            return FieldSpec(name=name, dtype=self._dtypes[name], shape=(spec.shape[0], *shape))
-        return FieldSpec(name=name, dtype=self._dtypes[name], kind="image", shape=shape)
+        if spec.name not in self._steps:
+            return spec
+        return FieldSpec(name=spec.name, dtype=spec.dtype, shape=(self._steps[spec.name], *spec.shape))
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        if field not in self._images:
-            return super().shapes(field)
-        shapes = super().shapes(field) if field in self._clips else None
-        if shapes is None:
-            return None
-        sides = np.broadcast_to(np.array(self._images[field], np.int64), (len(shapes), len(self._images[field])))
+        shapes = None if field in self.images and field not in self._steps else super().shapes(field)
+        if shapes is None or field not in self._steps:
+            return shapes
+        sides = np.broadcast_to(np.array(self.images[field].shape, np.int64), (len(shapes), 3))
         return np.concatenate([shapes[:, :1], sides], axis=1)
 
     def read(self) -> Iterator[Block]:
@@ -101,26 +113,28 @@ class EncodedSource(DerivedSource):
 
     def _samples(self) -> Iterator[dict[str, Any]]:
         number = 0
-        for block in self._source.read():
+        for block in self.source.read():
             for at in range(count(block)):
                 sample = {name: values[at] for name, values in block.items()}
                 with faults_of(sample=number):
-                    for name in self._images:
+                    for name in self.images:
                         sample[name] = self._value(name, sample[name], number)
                 yield sample
                 number += 1
 
     def _value(self, name: str, value: Any, number: int) -> Any:
         """Return an image, or a clip: of a large one rows are decoded when they are asked for."""
-        if name not in self._clips:
+        if name not in self._steps:
             return self._image(name, value)
-        shape = (len(value), *(n or 0 for n in self._images[name]))
-        clip = LargeArray(np.dtype(self._dtypes[name]), shape, partial(self._frames, name, value), number=number)
+        spec = self.images[name]
+        shape = (len(value), *(n or 0 for n in spec.shape))
+        clip = LargeArray(spec.np_dtype, shape, partial(self._frames, name, value), number=number)
         return clip if clip.nbytes > LARGE_BYTES else clip[:]
 
     def _frames(self, name: str, value: Any, start: int, stop: int) -> NDArray[Any]:
         rows = value[start:stop]
-        out = np.empty((len(rows), *(n or 0 for n in self._images[name])), self._dtypes[name])
+        spec = self.images[name]
+        out = np.empty((len(rows), *(n or 0 for n in spec.shape)), spec.dtype)
         files = []
         for at, row in enumerate(rows):
             out[at] = image = self._image(name, row)
@@ -128,9 +142,9 @@ class EncodedSource(DerivedSource):
         return with_files(out, files)
 
     def _image(self, name: str, row: Any) -> NDArray[Any]:
-        image = _decoded(_file_in(row), name)
-        if image.dtype != self._dtypes[name] or not fits(image.shape, self._images[name]):
-            raise changed(self._dtypes[name], self._images[name], image, name)
+        image, spec = _decoded(_file_in(row), name), self.images[name]
+        if image.dtype != spec.dtype or not fits(image.shape, spec.shape):
+            raise changed(spec.dtype, spec.shape, image, name)
         return image
 
 

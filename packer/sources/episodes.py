@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -102,37 +102,42 @@ def _bounds_of_one(rows: int, row_bytes: int) -> NDArray[np.int64]:
     return np.append(np.arange(0, max(rows, 1), step), rows)
 
 
+@dataclass(eq=False)
 class EpisodeSource(DerivedSource):
     """Runs of rows of a source, one sample a run; every field gets an axis of steps before its own.
 
-    Args:
-        rows: the rows of some files, in fields of one shape.
-        ends: for each file the row after each of its episodes, ascending, as `ends_of` returns them; none if the rows
-            of all files follow one another.
-        pattern: paths of the arrays that say so, with commas between them; empty for none.
+    Attributes:
+        bounds: the first row of each episode, and the end of the last, (episodes + 1,).
+        pattern: paths of the arrays that say where episodes end, with commas between them; empty for none.
         marked: the files that hold these arrays.
-
-    Raises:
-        UsageError: a field is text, or its rows differ in shape.
     """
 
-    def __init__(
-        self, rows: TableSource, ends: Sequence[NDArray[np.int64]], pattern: str, marked: Sequence[str]
-    ) -> None:
+    bounds: NDArray[np.int64]
+    pattern: str
+    marked: list[str]
+
+    @classmethod
+    def of(
+        cls, rows: TableSource, ends: Sequence[NDArray[np.int64]], pattern: str, marked: Sequence[str]
+    ) -> EpisodeSource:
+        """Return the episodes of some rows.
+
+        Args:
+            ends: for each file the row after each of its episodes, ascending, as `ends_of` returns them; none if the
+                rows of all files follow one another.
+
+        Raises:
+            UsageError: a field is text, or its rows differ in shape.
+        """
         for spec in rows.fields:
             if spec.is_ragged:
                 reason = "text" if spec.kind == "text" else "of another shape in each row"
                 raise UsageError(f"field {spec.name} is {reason}, which no episode can hold; leave it out with --skip")
-        super().__init__(rows)
-        self.kind, self.names = "episodes", None
         if ends:
             starts = np.cumsum([0, *(of_file[-1] for of_file in ends)])
             bounds = np.concatenate([[0], *(of_file + start for of_file, start in zip(ends, starts[:-1], strict=True))])
         else:
             bounds = _bounds_of_one(len(rows), max(map(_row_bytes, rows.fields)))
-        self._bounds, self._marked = bounds, list(marked)
-        self.origin = {"samples": f"episodes:{pattern}" if pattern else "episodes", "rows": dict(rows.origin)}
-        self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape)) for spec in rows.fields)
         steps = np.diff(bounds)
         how = f"{len(steps):,} episodes of {steps.min():,} to {steps.max():,} rows"
         remark = f"{pattern} says where each episode ends: {how}"
@@ -145,40 +150,45 @@ class EpisodeSource(DerivedSource):
                     "the rows of all files, one after another, have more bytes than a sample can have: they are "
                     f"{how}, and no window lies in two of them"
                 )
-        self.remarks = [*rows.remarks, remark]
+        episodes = cls(rows, bounds, pattern, list(marked))
+        episodes.remarks = [*rows.remarks, remark]
+        return episodes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.kind, self.names, self.cuts = "episodes", None, None
+        self.origin = {"samples": ":".join(filter(None, ("episodes", self.pattern))), "rows": dict(self.origin)}
+        self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape)) for spec in self.fields)
 
     def __len__(self) -> int:
-        return len(self._bounds) - 1
+        return len(self.bounds) - 1
 
     def shapes(self, field: str) -> NDArray[np.int64]:
         (spec,) = (spec for spec in self.fields if spec.name == field)
-        steps = np.diff(self._bounds)
+        steps = np.diff(self.bounds)
         return np.column_stack([steps, *(np.full_like(steps, length) for length in spec.shape[1:])])
 
     def slice(self, start: int, stop: int) -> Self:
-        sliced = copy(self)
-        sliced.origin, sliced.remarks = {}, ()
-        bounds = self._bounds[start : stop + 1]
-        sliced._adopt(self._source.slice(int(bounds[0]), int(bounds[-1])))
-        sliced._bounds = bounds - bounds[0]
-        return sliced
+        bounds = self.bounds[start : stop + 1]
+        rows = self.source.slice(int(bounds[0]), int(bounds[-1]))
+        return replace(self, source=rows, bounds=bounds - bounds[0])
 
     def files(self) -> list[str]:
-        return list(dict.fromkeys([*self._source.files(), *self._marked]))
+        return list(dict.fromkeys([*self.source.files(), *self.marked]))
 
     def read(self) -> Iterator[Block]:
-        longest = int(np.diff(self._bounds).max(initial=0))
+        longest = int(np.diff(self.bounds).max(initial=0))
         is_large = longest * max(map(_row_bytes, self.fields)) > LARGE_BYTES
         yield from joined(self._large() if is_large else self._episodes(), self.fields)
 
     def _large(self) -> Iterator[dict[str, Any]]:
         """Yield episodes whose rows are read when they are asked for, each field by itself."""
-        for number, (begin, end) in enumerate(pairwise(self._bounds.tolist())):
+        for number, (begin, end) in enumerate(pairwise(self.bounds.tolist())):
             yield {spec.name: self._large_array(spec, begin, end, number) for spec in self.fields}
 
     def _large_array(self, spec: FieldSpec, begin: int, end: int, number: int) -> LargeArray:
-        assert isinstance(self._source, TableSource), "rows of files"
-        source, shape = self._source.only([spec.name]), tuple(length or 0 for length in spec.shape[1:])
+        assert isinstance(self.source, TableSource), "rows of files"
+        source, shape = self.source.only([spec.name]), tuple(length or 0 for length in spec.shape[1:])
 
         def read(start: int, stop: int) -> NDArray[Any]:
             try:
@@ -193,13 +203,13 @@ class EpisodeSource(DerivedSource):
         number, steps = 0, 0
         parts: list[Block] = []
         try:
-            for block in self._source.read():
+            for block in self.source.read():
                 first, rows = 0, count(block)
                 while first < rows:
-                    stop = min(rows, first + int(self._bounds[number + 1]) - int(self._bounds[number]) - steps)
+                    stop = min(rows, first + int(self.bounds[number + 1]) - int(self.bounds[number]) - steps)
                     parts.append({name: values[first:stop] for name, values in block.items()})
                     steps, first = steps + stop - first, stop
-                    if steps == self._bounds[number + 1] - self._bounds[number]:
+                    if steps == self.bounds[number + 1] - self.bounds[number]:
                         yield {spec.name: np.concatenate([part[spec.name] for part in parts]) for spec in self.fields}
                         number, steps, parts = number + 1, 0, []
         except SourceError as error:

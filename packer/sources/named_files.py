@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from posixpath import normpath
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,26 @@ from packer.sources.pairing import stem
 from packer.sources.source import TableSource
 from packer.sources.views import BesideSource
 from packer.watcher import Watcher
+
+
+@dataclass(eq=False)
+class NamedFilesSource(BesideSource):
+    """The contents of files, beside them the other columns of the rows that name the files.
+
+    Attributes:
+        rows_kind: the kind of the table.
+        rows_origin: what the origin says of the table; slices need none.
+    """
+
+    rows_kind: str
+    rows_origin: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.kind, self.origin = self.rows_kind, {**self.origin, **self.rows_origin}
+
+    def slice(self, start: int, stop: int) -> NamedFilesSource:
+        return replace(super().slice(start, stop), rows_origin={})
 
 
 def with_files(
@@ -62,9 +84,9 @@ def with_files(
     sides = [source.in_order([numbers[row] for row in rows]) for source, numbers in opened.values()]
     if more := [spec.name for spec in table.fields if spec.name not in columns]:
         sides.append(table.only(more).in_order(rows))
-    joined = BesideSource(sides[0].named(names if len(set(names)) == len(names) else None), sides[1:])
-    joined.kind = table.kind
-    joined.origin = {**joined.origin, **table.origin, "named_files": list(columns)}
+    first = sides[0].named(names if len(set(names)) == len(names) else None)
+    origin = {**table.origin, "named_files": list(columns)}
+    joined = NamedFilesSource(first, list[Source](sides[1:]), table.kind, origin)
     joined.remarks = list(dict.fromkeys([*table.remarks, *joined.remarks]))
     return joined
 

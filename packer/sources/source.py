@@ -1,9 +1,18 @@
-"""Samples in files, of every kind: the table says where each lies, the kind reads it."""
+"""Samples in files, of every kind: the table says where each lies, the kind reads it.
+
+    data = encode_source(source.slice(0, 1000))        for the plan that an array of jobs shares
+    source = decode_source(data)
+
+The bytes are msgpack: the class of a source by its name, and its attributes, which are decoded by the types that the
+class declares. This is no pickle: it can name nothing but sources of this room, and decoding calls only what makes
+records.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -12,13 +21,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError, as_text
+from packer.errors import PackerError, SourceError, UsageError, as_text
 from packer.format import FieldSpec
 from packer.sources.arrays import KeptFile
-from packer.sources.base import Block, Source
+from packer.sources.base import Block, DerivedSource, Source
 from packer.sources.kinds import Kind, all_kinds
 from packer.sources.options import SourceOptions
 from packer.sources.table import Numbers, SampleTable
+
+#: Types of msgpack of our own.
+_ARRAY, _SOURCE = 1, 2
 
 
 @dataclass(eq=False)
@@ -86,14 +98,10 @@ class TableSource(Source):
         return self.table.shapes(field)
 
     def slice(self, start: int, stop: int) -> TableSource:
-        return self._with(self.table.slice(start, stop))
-
-    def take(self, numbers: Numbers) -> TableSource:
-        """Return some of the samples, in the order given, as `slice` does."""
-        return self._with(self.table.take(numbers))
+        return TableSource(self.table.slice(start, stop), self.kind, self.options, self.fields)
 
     def in_order(self, numbers: Numbers) -> TableSource:
-        """Return some of the samples, in the order given, with all that is said of the source."""
+        """Return some of the samples, in the order given."""
         return replace(self, table=self.table.take(numbers))
 
     def named(self, names: list[str] | None) -> TableSource:
@@ -113,9 +121,6 @@ class TableSource(Source):
         fields = tuple(spec for spec in self.fields if spec.name in names)
         return replace(self, table=msgspec.structs.replace(self.table, layouts=layouts), fields=fields)
 
-    def _with(self, table: SampleTable) -> TableSource:
-        return replace(self, table=table, origin={}, remarks=[], constants={}, splits={})
-
     def files(self) -> list[str]:
         paths, files_in = self.table.files(), self.reader.files_in
         return paths if files_in is None else [file for path in paths for file in files_in(path)]
@@ -125,3 +130,67 @@ class TableSource(Source):
         if read_table is None:
             raise UsageError(f"the kind {self.kind} has no function read; its package is wrong")
         return read_table(self.table, self.fields, self.options)
+
+
+# ---------------------------------------------------------------- as bytes
+
+
+def encode_source(source: Source) -> bytes:
+    """Return a source as bytes.
+
+    Raises:
+        TypeError: it holds something that is no data, such as an open file.
+        UnicodeEncodeError: the name of a file is no UTF-8.
+    """
+    return _encode(_in_msgpack(source))
+
+
+def decode_source(data: bytes) -> Source:
+    """Return the source that `encode_source` has encoded.
+
+    Raises:
+        SourceError: the bytes are no source of this version of packer.
+    """
+    try:
+        source: Source = msgspec.msgpack.decode(data, type=Source, ext_hook=_decoded)
+    except (PackerError, LookupError, TypeError, ValueError, AttributeError, ImportError, RecursionError) as error:
+        raise SourceError(f"is no source of this version of packer: {error}") from None
+    return source
+
+
+def _encode(value: Any) -> bytes:
+    return msgspec.msgpack.encode(value, enc_hook=_in_msgpack)
+
+
+def _in_msgpack(value: Any) -> Any:
+    """Return an array, a source or a list of sources as values of msgpack; anything else that is data as it is."""
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return msgspec.msgpack.Ext(_ARRAY, _encode((value.dtype.str, value.shape, value.tobytes())))
+    if not isinstance(value, TableSource | DerivedSource):
+        raise TypeError(f"{value!r} is not data of a source")
+    attributes = {column.name: _attribute(getattr(value, column.name)) for column in fields(value)}
+    return msgspec.msgpack.Ext(_SOURCE, _encode((type(value).__module__, type(value).__name__, attributes)))
+
+
+def _attribute(value: Any) -> Any:
+    """Return an attribute, in which sources are named: msgspec encodes a dataclass as its fields alone."""
+    if isinstance(value, list) and value and isinstance(value[0], Source):
+        return list(map(_in_msgpack, value))
+    return _in_msgpack(value) if isinstance(value, Source) else value
+
+
+def _decoded(code: int, data: memoryview) -> Any:
+    """Return an array or a source."""
+    if code == _ARRAY:
+        dtype, shape, items = msgspec.msgpack.decode(data, type=tuple[str, tuple[int, ...], bytes])
+        return np.frombuffer(items, dtype).copy().reshape(shape)
+    module, name, attributes = msgspec.msgpack.decode(data, type=tuple[str, str, msgspec.Raw])
+    cls = getattr(importlib.import_module(module), name) if module.startswith("packer.sources.") else None
+    if not (isinstance(cls, type) and issubclass(cls, TableSource | DerivedSource)):
+        raise TypeError(f"{module}.{name} is no source of files")
+    source = msgspec.msgpack.decode(attributes, type=cls, ext_hook=_decoded)
+    if not isinstance(source, TableSource):
+        return source
+    detail = source.reader.detail  # the records of the kind
+    table = source.table.relaid(lambda laid: laid._replace(detail=msgspec.convert(laid.detail, detail)))
+    return replace(source, table=table)

@@ -7,7 +7,7 @@
         layouts, layout_of             what many headers have in common, there once; and the number of each one's
         numbers["image[0]"]            720 1080 720               a number of each sample, such as the length of an axis
 
-A million files take some bytes each, in memory and in the plan that parts share (encoding.py).
+A million files take some bytes each, in memory and in the plan that parts share (`encode_source`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from packer.sources.source import TableSource
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
 
-
 #: Numbers of annotations: the height and width that they say of their image; 0 if none.
 _LISTED_SIDES = "listed height", "listed width"
 
@@ -34,7 +33,7 @@ def listed_sides(*sides: Any) -> dict[str, int]:
 
 def in_order(source: Source, numbers: Sequence[int]) -> Source:
     """Return some samples of a source, in another order."""
-    return source.in_order(numbers) if isinstance(source, TableSource) else ChosenSource(source, numbers)
+    return source.in_order(numbers) if isinstance(source, TableSource) else ChosenSource(source, list(numbers))
 
 
 def _between(source: Source, numbers: Sequence[int]) -> tuple[Source, list[int]]:
@@ -43,100 +42,92 @@ def _between(source: Source, numbers: Sequence[int]) -> tuple[Source, list[int]]
     return source.slice(first, stop), [number - first for number in numbers]
 
 
+@dataclass(eq=False)
 class ChosenSource(DerivedSource):
     """Some samples of a source, in another order."""
 
-    def __init__(self, source: Source, numbers: Sequence[int]) -> None:
-        super().__init__(source)
-        self._numbers = list(numbers)
-        self.names = None if source.names is None else [source.names[number] for number in numbers]
+    numbers: list[int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names, self.cuts = self.names, None
+        self.names = None if names is None else [names[number] for number in self.numbers]
 
     def __reduce__(self) -> tuple[type[ChosenSource], tuple[Source, list[int]]]:
-        return ChosenSource, _between(self._source, self._numbers)
+        return ChosenSource, _between(self.source, self.numbers)
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self.numbers)
 
     def slice(self, start: int, stop: int) -> ChosenSource:
-        return ChosenSource(*_between(self._source, self._numbers[start:stop]))
+        return ChosenSource(*_between(self.source, self.numbers[start:stop]))
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        shapes = self._source.shapes(field)
-        return None if shapes is None else shapes[self._numbers]
+        shapes = self.source.shapes(field)
+        return None if shapes is None else shapes[self.numbers]
 
     def files(self) -> list[str]:
-        paths = self._source.files()
-        return [paths[number] for number in self._numbers] if len(paths) == len(self._source) else paths
+        paths = self.source.files()
+        return [paths[number] for number in self.numbers] if len(paths) == len(self.source) else paths
 
     def read(self) -> Iterator[Block]:
         # Runs of consecutive samples are read together.
-        ends = [at for at in range(1, len(self)) if self._numbers[at] != self._numbers[at - 1] + 1]
+        ends = [at for at in range(1, len(self)) if self.numbers[at] != self.numbers[at - 1] + 1]
         for start, stop in pairwise([0, *ends, len(self)]):
-            first = self._numbers[start]
+            first = self.numbers[start]
             try:
-                yield from self._source.slice(first, first + stop - start).read()
+                yield from self.source.slice(first, first + stop - start).read()
             except SourceError as error:
                 number = None if error.sample is None else start + error.sample
                 raise SourceError(error.reason, error.path, number) from error
 
 
+@dataclass(eq=False)
 class FilledSource(DerivedSource):
     """The samples of a source, and between them empty ones.
 
-    Args:
-        has_value: of every sample, whether the source has it.
+    Attributes:
+        has_value: of every sample, whether the source has it, (n,).
     """
 
-    def __init__(self, source: Source, has_value: Sequence[bool]) -> None:
-        super().__init__(source)
-        self._has_value = np.array(has_value, bool)
-        self.names = None
-        self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape[1:])) for spec in source.fields)
-        names, empty = " and ".join(spec.name for spec in self.fields), int((~self._has_value).sum())
+    has_value: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.names = self.cuts = None
+        self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape[1:])) for spec in self.fields)
+        names, empty = " and ".join(spec.name for spec in self.fields), int((~self.has_value).sum())
         empty_samples = f"{empty:,} sample has" if empty == 1 else f"{empty:,} samples have"
-        self.remarks = [*source.remarks, f"field {names}: {empty_samples} no file of it, and an empty value"]
-
-    @property
-    def source(self) -> Source:
-        """Return the source of those that have a value."""
-        return self._source
-
-    @property
-    def has_value(self) -> NDArray[np.bool_]:
-        """Return of every sample whether the source has it."""
-        return self._has_value
+        self.remarks = [*self.remarks, f"field {names}: {empty_samples} no file of it, and an empty value"]
 
     def __len__(self) -> int:
-        return len(self._has_value)
+        return len(self.has_value)
 
-    def slice(self, start: int, stop: int) -> Self:
-        sliced = copy(self)
-        first, count_ = int(self._has_value[:start].sum()), int(self._has_value[start:stop].sum())
-        sliced._adopt(self._source.slice(first, first + count_))
-        sliced._has_value, sliced.remarks, sliced.origin = self._has_value[start:stop], [], {}
-        return sliced
+    def slice(self, start: int, stop: int) -> FilledSource:
+        first, count_ = int(self.has_value[:start].sum()), int(self.has_value[start:stop].sum())
+        return FilledSource(self.source.slice(first, first + count_), self.has_value[start:stop])
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        shapes = self._source.shapes(field)
+        shapes = self.source.shapes(field)
         (spec,) = (spec for spec in self.fields if spec.name == field)
         if shapes is None:
             return None
         filled = np.empty((len(self), shapes.shape[1]), np.int64)
         filled[:] = [length or 0 for length in spec.shape]
-        filled[self._has_value] = shapes
+        filled[self.has_value] = shapes
         return filled
 
     def read(self) -> Iterator[Block]:
         values, done = self._values(), 0
         try:
-            for has_value in self._has_value.tolist():
+            for has_value in self.has_value.tolist():
                 yield next(values) if has_value else {spec.name: _empty(spec) for spec in self.fields}
                 done += 1
         except SourceError as error:
             raise SourceError(error.reason, error.path, done) from error
 
     def _values(self) -> Iterator[Block]:
-        for block in self._source.read():
+        for block in self.source.read():
             for number in range(count(block)):
                 yield {name: values[number : number + 1] for name, values in block.items()}
 
@@ -169,12 +160,19 @@ def _sized_otherwise(source: Source, side: Source) -> list[str]:
     return [f"{reason}: boxes are packed as they are, so check their scale"]
 
 
+@dataclass(eq=False)
 class BesideSource(DerivedSource):
-    """The samples of a source, with the fields of other sources that have as many samples."""
+    """The samples of a source, with the fields of other sources that have as many samples.
 
-    def __init__(self, source: Source, sides: Sequence[Source]) -> None:
-        super().__init__(source)
-        self._sides = list(sides)
+    Raises:
+        UsageError: two fields have one name.
+    """
+
+    sides: list[Source]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        source, sides = self.source, self.sides
         self.fields = (*source.fields, *(spec for side in sides for spec in side.fields))
         if len({spec.name for spec in self.fields}) < len(self.fields):
             named = ", ".join(spec.name for spec in self.fields)
@@ -186,22 +184,21 @@ class BesideSource(DerivedSource):
         self.origin = {**source.origin, **({"classes": classes} if classes else {}), "beside": beside}
 
     def slice(self, start: int, stop: int) -> Self:
-        sliced = super().slice(start, stop)
-        sliced._sides = [side.slice(start, stop) for side in self._sides]
-        return sliced
+        source, *sides = (source.slice(start, stop) for source in (self.source, *self.sides))
+        return replace(self, source=source, sides=sides)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        for side in self._sides:
+        for side in self.sides:
             if any(spec.name == field for spec in side.fields):
                 return side.shapes(field)
         return super().shapes(field)
 
     def files(self) -> list[str]:
-        return [*super().files(), *(path for side in self._sides for path in side.files())]
+        return [*super().files(), *(path for side in self.sides for path in side.files())]
 
     def read(self) -> Iterator[Block]:
-        at, sides = 0, [_Values(side) for side in self._sides]
-        for block in self._source.read():
+        at, sides = 0, [_Values(side) for side in self.sides]
+        for block in self.source.read():
             size, more = count(block), dict[str, list[Any]]()
             errors = list[SourceError]()
             for side in sides:
@@ -253,22 +250,24 @@ class _Values:
         return size, {name: [rest.popleft() for _ in range(size)] for name, rest in self._rest.items()}
 
 
+@dataclass(eq=False)
 class PickedSource(DerivedSource):
     """Some fields of a source, under names of its own.
 
-    Args:
-        names: by the name here, that in the source.
+    Attributes:
+        picked: by the name here, that in the source.
     """
 
-    def __init__(self, source: Source, names: Mapping[str, str]) -> None:
-        super().__init__(source)
-        self._names = dict(names)
-        specs = {spec.name: spec for spec in source.fields}
-        self.fields = tuple(msgspec.structs.replace(specs[old], name=new) for new, old in names.items())
+    picked: dict[str, str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        specs = {spec.name: spec for spec in self.fields}
+        self.fields = tuple(msgspec.structs.replace(specs[old], name=new) for new, old in self.picked.items())
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        return super().shapes(self._names[field])
+        return super().shapes(self.picked[field])
 
     def read(self) -> Iterator[Block]:
-        for block in self._source.read():
-            yield {new: block[old] for new, old in self._names.items()}
+        for block in self.source.read():
+            yield {new: block[old] for new, old in self.picked.items()}

@@ -146,7 +146,7 @@ def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pyt
     assert source.names is None or len(set(source.names)) == len(source.names) == len(source)
     inner = source
     while not isinstance(inner, TableSource):
-        inner = vars(inner)["_source"]
+        inner = vars(inner)["source"]
     origin = json.dumps(msgspec.to_builtins(source.origin))
     assert source.names or [path for path in tmp_path.rglob("*.*") if path.name in origin]
     held = samples(source)

@@ -83,7 +83,7 @@ def complete(kind: str, source: TableSource, facts: ArrayFacts) -> Source:
     )
     # Marks that are no field may lie in a file of their own.
     marked = trees.files() if is_table else []
-    return EpisodeSource(source, facts.ends, choice.pattern, marked) if choice.name == "episodes" else source
+    return EpisodeSource.of(source, facts.ends, choice.pattern, marked) if choice.name == "episodes" else source
 
 
 # ---------------------------------------------------------------- rows of several files

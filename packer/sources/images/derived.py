@@ -8,10 +8,10 @@ patches of size / n pixels. Pixels left over at the right and bottom edge are no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -24,31 +24,32 @@ from packer.sources.base import Block, DerivedSource, Source
 from packer.sources.images.kind import BLOCK_BYTES
 from packer.sources.options import SourceOptions
 from packer.sources.source import TableSource
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # which typing has from Python 3.11 on
+from packer.sources.views import in_order
 
 #: Name of the field that is made.
 FIELD = "lr"
 
 
+@dataclass(eq=False)
 class DownscaledSource(DerivedSource):
     """The images of a source of one field, and in front of it a field of the same images, `factor` times as small.
 
-    Args:
-        source: 8-bit gray or RGB images whose sides are multiples of `factor`.
+    Attributes:
         factor: 2 or more.
         kernel: one of `KERNELS`.
-
-    Raises:
-        UsageError: several fields, or one that is called `lr`.
-        SourceError: images of another kind, or with sides that are no multiples of `factor`.
     """
 
-    names: Sequence[str]
-    _source: TableSource
+    factor: int
+    kernel: str
 
-    def __init__(self, source: TableSource, factor: int, kernel: str = "pillow") -> None:
+    @classmethod
+    def of(cls, source: TableSource, factor: int, kernel: str) -> DownscaledSource:
+        """Return the images of a source, with smaller ones.
+
+        Raises:
+            UsageError: several fields, or one that is called `lr`.
+            SourceError: images of another kind, or with sides that are no multiples of `factor`.
+        """
         if len(source.fields) > 1 or source.fields[0].name == FIELD:
             names = ", ".join(spec.name for spec in source.fields)
             raise UsageError(
@@ -61,31 +62,33 @@ class DownscaledSource(DerivedSource):
                 f"field {spec.name!r}: --downscale is for 8-bit gray and RGB, not {values}; convert with --mode"
             )
         _check_sides(source, spec.name, factor)
-        super().__init__(source)
-        self._factor, self._kernel, self._large = factor, kernel, spec.name
-        self.origin = {**source.origin, "downscale": factor, **({} if kernel == "pillow" else {"kernel": kernel})}
-        remark = f"field {FIELD} is made from {spec.name}, {factor} times as small, by {_IN_WORDS[kernel]}"
-        self.remarks = [*source.remarks, remark]
-        sides = tuple(None if side is None else side // factor for side in spec.shape[:2])
+        return cls(source, factor, kernel)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        (spec,) = self.fields
+        kernel = {} if self.kernel == "pillow" else {"kernel": self.kernel}
+        self.origin = {**self.origin, "downscale": self.factor, **kernel}
+        made = f"field {FIELD} is made from {spec.name}, {self.factor} times as small, by {_IN_WORDS[self.kernel]}"
+        self.remarks = [*self.remarks, made]
+        sides = tuple(None if side is None else side // self.factor for side in spec.shape[:2])
         small = FieldSpec(name=FIELD, dtype="uint8", kind="image", shape=sides + spec.shape[2:])
         self.fields = (small, spec)
 
     def shapes(self, field: str) -> NDArray[np.int64]:
-        shapes = np.asarray(self._source.shapes(self._large))
-        return shapes // np.array([self._factor, self._factor, 1]) if field == FIELD else shapes
+        shapes = np.asarray(self.source.shapes(self.fields[1].name))
+        return shapes // np.array([self.factor, self.factor, 1]) if field == FIELD else shapes
 
-    def take(self, numbers: Sequence[int]) -> DownscaledSource:
-        """Return some of the samples, as `slice` does."""
-        sliced = copy(self)
-        sliced._adopt(self._source.take(numbers))
-        return sliced
+    def in_order(self, numbers: Sequence[int]) -> DownscaledSource:
+        """Return some of the samples, in the order given."""
+        return replace(self, source=in_order(self.source, numbers))
 
     def read(self) -> Iterator[Block]:
-        for block in self._source.read():
-            images: Any = block[self._large]
-            smaller = [KERNELS[self._kernel](image, self._factor) for image in images]
-            small = smaller if self.fields[0].is_ragged else np.stack(smaller)
-            yield {FIELD: small, self._large: images}
+        small_spec, spec = self.fields
+        for block in self.source.read():
+            images: Any = block[spec.name]
+            smaller = [KERNELS[self.kernel](image, self.factor) for image in images]
+            yield {FIELD: smaller if small_spec.is_ragged else np.stack(smaller), spec.name: images}
 
 
 def seen_as(source: Any, options: SourceOptions) -> Source:
@@ -103,8 +106,8 @@ def seen_as(source: Any, options: SourceOptions) -> Source:
         raise UsageError("--kernel needs --downscale, which says how many times smaller images are made")
     if options.patch is None and options.stride is not None:
         raise UsageError("--stride needs --patch, which says how large the patches are")
-    smaller = source if options.downscale is None else DownscaledSource(source, options.downscale, options.kernel)
-    return smaller if options.patch is None else PatchSource(smaller, options.patch, options.stride or options.patch)
+    smaller = source if options.downscale is None else DownscaledSource.of(source, options.downscale, options.kernel)
+    return smaller if options.patch is None else PatchSource.of(smaller, options.patch, options.stride or options.patch)
 
 
 def _sizes(source: Source) -> dict[str, NDArray[np.int64]]:
@@ -164,25 +167,34 @@ KERNELS = {"pillow": smaller_by_pillow, "matlab": smaller_by_matlab}
 _IN_WORDS = {"pillow": "Pillow's bicubic", "matlab": "MATLAB's bicubic with antialiasing"}
 
 
+@dataclass(eq=False)
 class PatchSource(DerivedSource):
     """The patches of all images of a source, image by image, row by row.
 
-    A patch is named `NAME_r_c`: the image, its row and its column of patches, counted from 0. An image that is
-    smaller than a patch is not read.
+    A patch is named `NAME_r_c`: the image, its row and its column of patches, counted from 0.
 
-    Args:
+    Attributes:
+        patches: image, row and column of every patch, (n, 3).
         size: side of a patch, in pixels of the largest field.
         stride: distance to the next one.
-
-    Raises:
-        UsageError: `size` or `stride` is no whole number of pixels of some field.
-        SourceError: the fields have no whole ratio that all samples share, or no image is as large as a patch.
+        scales: by field how many times smaller it is than the largest one.
+        bad: reason and path of images that could not be read; slices share it, so that no patch reads one again.
     """
 
-    names: Sequence[str]
-    _source: TableSource | DownscaledSource
+    patches: NDArray[np.int64]
+    size: int
+    stride: int
+    scales: dict[str, int]
+    bad: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
-    def __init__(self, source: TableSource | DownscaledSource, size: int, stride: int) -> None:
+    @classmethod
+    def of(cls, source: TableSource | DownscaledSource, size: int, stride: int) -> PatchSource:
+        """Return the patches of all images of a source. An image that is smaller than a patch is not read.
+
+        Raises:
+            UsageError: `size` or `stride` is no whole number of pixels of some field.
+            SourceError: the fields have no whole ratio that all samples share, or no image is as large as a patch.
+        """
         largest, scales = _scales(source)
         for name, scale in scales.items():
             if size % scale or stride % scale:
@@ -195,78 +207,76 @@ class PatchSource(DerivedSource):
             raise SourceError(
                 f"no image of field {largest!r} is as large as {size} x {size} pixels; give a smaller --patch"
             )
-        super().__init__(source.take(cut))
-        self.origin = {**source.origin, "patch": size, "stride": stride}
-        self._scales, self._size, self._stride = scales, size, stride
         patches = [
             (image, row, column)
             for image, (rows, columns) in enumerate(grid[cut].tolist())
             for row in range(rows)
             for column in range(columns)
         ]
-        #: Image, row and column of every patch, (n, 3).
-        self._patches = np.array(patches, np.int64)
-        self.names = [f"{self._image_names[image]}_{row}_{column}" for image, row, column in patches]
-        #: Reason and path of images that could not be read; slices share it, so that no patch reads one again.
-        self._bad: dict[str, tuple[str, str | None]] = {}
-        self.fields = tuple(
-            FieldSpec(name=s.name, dtype=s.dtype, kind="image", shape=(size // scales[s.name],) * 2 + s.shape[2:])
-            for s in source.fields
-        )
-        remark = f"{len(self):,} patches of {size} pixels are cut from {len(source):,} images"
+        remark = f"{len(patches):,} patches of {size} pixels are cut from {len(source):,} images"
         if left := len(source) - len(cut):
             remark += f"; {left:,} images are smaller than that and skipped"
         if cropped := int(((sides[cut] - size) % stride).any(axis=1).sum()):
             remark += f"; of {cropped:,} images, pixels at the right or bottom edge are in no patch"
         if stride > size and (grid[cut] > 1).any():
             remark += "; pixels between patches are in none"
-        self.remarks = [*source.remarks, remark]
+        cut_source = cls(source.in_order(cut), np.array(patches, np.int64), size, stride, scales)
+        cut_source.remarks = [*source.remarks, remark]
+        return cut_source
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.origin, self.cuts = {**self.origin, "patch": self.size, "stride": self.stride}, None
+        images, patches = self._image_names, self.patches.tolist()
+        self.names = [f"{images[image]}_{row}_{column}" for image, row, column in patches]
+        sides = {name: self.size // scale for name, scale in self.scales.items()}
+        self.fields = tuple(
+            FieldSpec(name=s.name, dtype=s.dtype, kind="image", shape=(sides[s.name],) * 2 + s.shape[2:])
+            for s in self.fields
+        )
 
     def __len__(self) -> int:
-        return len(self._patches)
+        return len(self.patches)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return None
 
-    def slice(self, start: int, stop: int) -> Self:
-        patches = self._patches[start:stop]
+    def slice(self, start: int, stop: int) -> PatchSource:
+        patches = self.patches[start:stop]
         first, last = (int(patches[0, 0]), int(patches[-1, 0]) + 1) if len(patches) else (0, 0)
-        sliced = super().slice(first, last)
-        sliced.names = self.names[start:stop]
-        sliced._patches = patches - np.array([first, 0, 0])
-        return sliced
+        return replace(self, source=self.source.slice(first, last), patches=patches - np.array([first, 0, 0]))
 
     def read(self) -> Iterator[Block]:
         # The number of the first patch of every image, and the number after the last patch.
-        edges = np.searchsorted(self._patches[:, 0], np.arange(len(self._source) + 1)).tolist()
+        edges = np.searchsorted(self.patches[:, 0], np.arange(len(self.source) + 1)).tolist()
         most = max(1, BLOCK_BYTES // sum(spec.fixed_bytes for spec in self.fields))
         try:
-            if known := self._bad.get(next(iter(self._image_names), "")):
+            if known := self.bad.get(next(iter(self._image_names), "")):
                 raise SourceError(*known, 0)
             for images, (start, stop) in zip(self._images(), pairwise(edges), strict=True):
-                windows = {name: self._windows(image, self._scales[name]) for name, image in images.items()}
+                windows = {name: self._windows(image, self.scales[name]) for name, image in images.items()}
                 for at in range(start, stop, most):
-                    _, rows, columns = self._patches[at : min(at + most, stop)].T
+                    _, rows, columns = self.patches[at : min(at + most, stop)].T
                     yield {name: window[rows, columns] for name, window in windows.items()}
         except SourceError as error:
             if error.sample is None:
                 raise
-            self._bad[self._image_names[error.sample]] = error.reason, error.path
+            self.bad[self._image_names[error.sample]] = error.reason, error.path
             raise SourceError(error.reason, error.path, edges[error.sample]) from error
 
     @property
     def _image_names(self) -> Sequence[str]:
-        return self._source.names or ()
+        return self.source.names or ()
 
     def _images(self) -> Iterator[dict[str, NDArray[Any]]]:
-        for block in self._source.read():
+        for block in self.source.read():
             images: Any = block
             for sample in zip(*images.values(), strict=True):
                 yield dict(zip(images, sample, strict=True))
 
     def _windows(self, image: NDArray[Any], scale: int) -> NDArray[Any]:
         """Return all patches of an image as a view, (rows, columns, side, side, C)."""
-        side, step = self._size // scale, self._stride // scale
+        side, step = self.size // scale, self.stride // scale
         windows = sliding_window_view(image, (side, side), axis=(0, 1))[::step, ::step]
         return windows.transpose(0, 1, 3, 4, 2)
 

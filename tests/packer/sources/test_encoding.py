@@ -16,17 +16,17 @@ from packer.sources.views import ChosenSource
 
 
 def named(name: str, attributes: object) -> Ext:
-    return Ext(2, encode((name, attributes)))
+    return Ext(2, encode((*name.split(":"), attributes)))
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        named("os:system", {"_source": "true"}),
+        named("os:system", {"source": "true"}),
         named("packer.sources.files:os.remove", {}),
         named("packer.sources.files:join", {}),
         named("packer.sources.files:Path", {}),
-        named("packer.sources.base:DerivedSource", {"_source": None}),
+        named("packer.sources.base:DerivedSource", {"source": None}),
         named("packer.sources.nowhere:Source", {}),
         named("packer.sources.views:PickedSource", {}),
         named("packer.sources.source:TableSource", {"kind": "images"}),

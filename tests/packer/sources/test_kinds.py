@@ -126,7 +126,7 @@ def test_a_file_that_holds_many_samples(tmp_path: Path, added: Callable[[Kind], 
     assert source.names == ["1/a", "1/c", "2/a"]
     assert source.shapes("x").tolist() == [[2], [1], [3]]
     assert [x.tolist() for x in read_each(source.slice(1, 3))["x"]] == [[3], [4, 5, 6]]
-    assert [x.tolist() for x in read_each(source.take([2, 0]))["x"]] == [[4, 5, 6], [1, 2]]
+    assert [x.tolist() for x in read_each(source.in_order([2, 0]))["x"]] == [[4, 5, 6], [1, 2]]
     assert source.slice(2, 3).files() == [str(tmp_path / "2.lines")]
 
 
@@ -155,7 +155,7 @@ def test_a_file_whose_rows_are_the_samples(tmp_path: Path, added: Callable[[Kind
     assert (len(source), source.names) == (12, None)
     for start, stop in ((0, 12), (2, 11), (3, 10), (4, 5), (5, 5)):
         assert np.array([*read_each(source.slice(start, stop))["x"]]).tolist() == rows[start:stop].tolist()
-    assert np.array(read_each(source.take([11, 3, 4, 5, 0]))["x"]).tolist() == [11, 3, 4, 5, 0]
+    assert np.array(read_each(source.in_order([11, 3, 4, 5, 0]))["x"]).tolist() == [11, 3, 4, 5, 0]
     assert source.slice(4, 9).slice(1, 3).files() == [str(tmp_path / "2.rows")]
     rows[8] = -1
     with (tmp_path / "2.rows").open("wb") as file:
