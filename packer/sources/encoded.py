@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,10 +40,10 @@ class EncodedSource(DerivedSource):
     """The samples of a source, in which the arrays of some fields are decoded.
 
     Attributes:
-        images: what an image of such a field is, or a frame of a clip, by the name of the field.
+        decoded: what each of these fields is then: images (H, W, C), or arrays (T, H, W, C), which are clips.
     """
 
-    images: dict[str, FieldSpec]
+    decoded: dict[str, FieldSpec]
 
     @classmethod
     def of(cls, source: Source, names: Sequence[str]) -> EncodedSource:
@@ -81,7 +82,8 @@ class EncodedSource(DerivedSource):
             if None in shape[2:] or (is_clip and None in shape) or len({i.dtype for i in images}) > 1:
                 sizes = " and ".join(" x ".join(map(str, image.shape)) for image in images)
                 raise UsageError(f"--encoded {name}: its images differ ({sizes}); pack those of one form alone")
-            decoded[name] = FieldSpec(name=name, dtype=images[0].dtype.name, kind="image", shape=shape)
+            shape, kind = ((specs[name].shape[0], *shape), "array") if is_clip else (shape, "image")
+            decoded[name] = msgspec.structs.replace(specs[name], dtype=images[0].dtype.name, kind=kind, shape=shape)
             swapped = "images are decoded; if cv2.imencode was given RGB, red and blue are swapped in them"
             remarks.append(f"field {name}: {swapped}")
             looked_at = f"of {len(images)} images that were looked at"
@@ -92,20 +94,14 @@ class EncodedSource(DerivedSource):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        #: The length of the clips of each field that holds them; None where they differ.
-        self._steps = {s.name: s.shape[0] for s in self.fields if s.name in self.images and len(s.shape) == 2}
-        self.fields = tuple(self._decoded_spec(self.images.get(spec.name, spec)) for spec in self.fields)
-
-    def _decoded_spec(self, spec: FieldSpec) -> FieldSpec:
-        if spec.name not in self._steps:
-            return spec
-        return FieldSpec(name=spec.name, dtype=spec.dtype, shape=(self._steps[spec.name], *spec.shape))
+        self.fields = tuple(self.decoded.get(spec.name, spec) for spec in self.fields)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        shapes = None if field in self.images and field not in self._steps else super().shapes(field)
-        if shapes is None or field not in self._steps:
+        spec = self.decoded.get(field)
+        shapes = None if spec and spec.kind == "image" else super().shapes(field)
+        if spec is None or shapes is None:
             return shapes
-        sides = np.broadcast_to(np.array(self.images[field].shape, np.int64), (len(shapes), 3))
+        sides = np.broadcast_to(np.array(spec.shape[1:], np.int64), (len(shapes), 3))
         return np.concatenate([shapes[:, :1], sides], axis=1)
 
     def read(self) -> Iterator[Block]:
@@ -117,35 +113,35 @@ class EncodedSource(DerivedSource):
             for at in range(count(block)):
                 sample = {name: values[at] for name, values in block.items()}
                 with faults_of(sample=number):
-                    for name in self.images:
-                        sample[name] = self._value(name, sample[name], number)
+                    for spec in self.decoded.values():
+                        sample[spec.name] = _value(spec, sample[spec.name], number)
                 yield sample
                 number += 1
 
-    def _value(self, name: str, value: Any, number: int) -> Any:
-        """Return an image, or a clip: of a large one rows are decoded when they are asked for."""
-        if name not in self._steps:
-            return self._image(name, value)
-        spec = self.images[name]
-        shape = (len(value), *(n or 0 for n in spec.shape))
-        clip = LargeArray(spec.np_dtype, shape, partial(self._frames, name, value), number=number)
-        return clip if clip.nbytes > LARGE_BYTES else clip[:]
 
-    def _frames(self, name: str, value: Any, start: int, stop: int) -> NDArray[Any]:
-        rows = value[start:stop]
-        spec = self.images[name]
-        out = np.empty((len(rows), *(n or 0 for n in spec.shape)), spec.dtype)
-        files = []
-        for at, row in enumerate(rows):
-            out[at] = image = self._image(name, row)
-            files.append(file_of(image))
-        return with_files(out, files)
+def _value(spec: FieldSpec, value: Any, number: int) -> Any:
+    """Return an image, or a clip: of a large one rows are decoded when they are asked for."""
+    if spec.kind == "image":
+        return _image(spec, value)
+    shape = (len(value), *(n or 0 for n in spec.shape[1:]))
+    clip = LargeArray(spec.np_dtype, shape, partial(_frames, spec, value), number=number)
+    return clip if clip.nbytes > LARGE_BYTES else clip[:]
 
-    def _image(self, name: str, row: Any) -> NDArray[Any]:
-        image, spec = _decoded(_file_in(row), name), self.images[name]
-        if image.dtype != spec.dtype or not fits(image.shape, spec.shape):
-            raise changed(spec.dtype, spec.shape, image, name)
-        return image
+
+def _frames(spec: FieldSpec, value: Any, start: int, stop: int) -> NDArray[Any]:
+    rows, files = value[start:stop], []
+    out = np.empty((len(rows), *(n or 0 for n in spec.shape[1:])), spec.dtype)
+    for at, row in enumerate(rows):
+        out[at] = image = _image(spec, row)
+        files.append(file_of(image))
+    return with_files(out, files)
+
+
+def _image(spec: FieldSpec, row: Any) -> NDArray[Any]:
+    image, shape = _decoded(_file_in(row), spec.name), spec.shape[-3:]
+    if image.dtype != spec.dtype or not fits(image.shape, shape):
+        raise changed(spec.dtype, shape, image, spec.name)
+    return image
 
 
 def _file_in(row: Any) -> bytes:
