@@ -277,8 +277,8 @@ def _open_files(file_sets: Mapping[str, tuple[str, FileSet]], options: SourceOpt
 
 def _check_is_no_list(name: str, text: FileSet, samples: Mapping[str, FileSet]) -> None:
     """Raise UsageError if the only text beside several samples has the name of none."""
-    stems = {stem(file).rpartition("/")[2] for file_set in samples.values() for file in file_set.files}
-    if len(stems) > 1 and stem(text.files[0]) not in stems:
+    names = {stem(file).rpartition("/")[2] for file_set in samples.values() for file in file_set.files}
+    if len(names) > 1 and stem(text.files[0]).rpartition("/")[2] not in names:
         raise UsageError(
             f"{name}={text.text} is one text, and named like no sample; a list with a line for each is a table: save "
             "it as .csv, with the names in a column (docs/have/lists.md)"
