@@ -30,7 +30,7 @@ from readers.samplers import Given, SamplerOrder
 from readers.shard_order import ShardShuffled
 from readers.share import rank_in_mesh
 from readers.source import Source, source_of
-from readers.valid import check_count, remark
+from readers.valid import check_choice, check_count, check_flags, check_seed, remark
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -108,6 +108,15 @@ def _check_dataset(dataset: Any) -> None:
             f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
             "have their own __getitem__, use DataLoader"
         )
+
+
+def check_settings(flags: Mapping[str, object], counts: Mapping[str, object], seed: int, on_error: object) -> None:
+    """Raise UsageError if one of these is no flag, no count from 1 on, no seed, or no way to treat damaged samples."""
+    check_flags("Loader", **flags)
+    for name, count in counts.items():
+        check_count(name, count)
+    check_seed(seed)
+    check_choice("on_error", on_error, ("stop", "skip"))
 
 
 def given_rank(rank: int | None, world_size: int | None, mesh: DeviceMesh | None) -> tuple[int, int] | None:

@@ -22,8 +22,9 @@ from packer.remote import is_url
 from readers.cast import check_cast
 from readers.crop import Crop
 from readers.cutting import item_of
-from readers.draws import Asked, Visits, draw_visits
+from readers.draws import Asked, Words, draw_visits
 from readers.fields import NAME, FieldReader, as_images
+from readers.gather import Pool
 from readers.indexing import Chosen, SampleNames, is_single, resolve_number, resolve_numbers
 from readers.order import check_epoch
 from readers.parts import Parts, with_box_format, with_image
@@ -300,17 +301,10 @@ class PackedDataset(Dataset[Any]):
         """
         if is_single(index):
             number = resolve_number(index, len(self), self._numbers_of)
-            visits = self._new_visits(1)
-            seeds = self._transforms.draw_seeds(visits)
-            return self._transforms.sample_after(self._source.gather(np.array([number]), visits=visits), seeds)
+            return self._transforms.sample_after(*self._gather(np.array([number])))
         numbers = self.numbers(index)
-        visits = self._new_visits(len(numbers))
-        batch, seeds = self._source.gather(numbers, visits=visits), self._transforms.draw_seeds(visits)
+        batch, seeds = self._gather(numbers)
         return self._transforms.batch_after(batch, len(numbers), seeds)
-
-    def _new_visits(self, count: int) -> Visits | None:
-        """Return new visits, (count,); None if nothing is drawn by them."""
-        return draw_visits(count) if self._source.draws else None
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return a batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
@@ -318,9 +312,13 @@ class PackedDataset(Dataset[Any]):
             return [self[index] for index in indices]
         numbers = self.numbers(indices)
         # Batches of one size follow one another: each reuses the memory of one that is gone.
-        visits = self._new_visits(len(numbers))
-        batch = self._source.gather(numbers, self._source.session.pool, visits)
-        return self._transforms.samples_after(batch, len(numbers), self._transforms.draw_seeds(visits))
+        batch, seeds = self._gather(numbers, self._source.session.pool)
+        return self._transforms.samples_after(batch, len(numbers), seeds)
+
+    def _gather(self, numbers: Numbers, pool: Pool | None = None) -> tuple[dict[str, Any], Words | None]:
+        """Return the batch of the items `numbers` (n,), untransformed, and what its transforms draw from."""
+        visits = draw_visits(len(numbers)) if self._source.draws else None
+        return self._source.gather(numbers, visits, pool), self._transforms.draw_seeds(visits)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Subset, default_collate
 from packer.errors import UsageError
 from readers.arguments import (
     check_batch_sampler,
+    check_settings,
     count_threads,
     given_rank,
     keep_frames,
@@ -44,7 +45,7 @@ from readers.samplers import BatchOrder
 from readers.shard_order import ShardShuffled
 from readers.share import Share, present_rank
 from readers.streamed import check_fits, open_stream
-from readers.valid import check_choice, check_count, check_flags, check_seed, remark
+from readers.valid import check_count, remark
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -163,13 +164,8 @@ class Loader(DataLoader[Any]):
     ) -> None:
         refuse_others(others)
         dataset, subset = without_subsets(dataset)
-        check_flags(
-            "Loader", drop_last=drop_last, pin_memory=pin_memory, as_numpy=as_numpy, channels_last=channels_last
-        )
-        check_count("prefetch", prefetch)
-        check_count("repeat", repeat)
-        check_seed(seed)
-        check_choice("on_error", on_error, ("stop", "skip"))
+        flags = {"drop_last": drop_last, "pin_memory": pin_memory, "as_numpy": as_numpy, "channels_last": channels_last}
+        check_settings(flags, {"prefetch": prefetch, "repeat": repeat}, seed, on_error)
         if as_numpy and device is not None:
             raise UsageError("as_numpy and device do not go together: numpy arrays are in main memory; leave out one")
         # How batches are read, and into what memory.
@@ -192,11 +188,9 @@ class Loader(DataLoader[Any]):
             self._make_order = partial(make_order, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
             samplers = self._share_order(source, batch_size, bool(drop_last))
         else:
-            said = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
-            check_batch_sampler(subset, any(said) or self._given_rank is not None)
-            self.share = Share(1)
-            self._position = Position(BatchOrder(batch_sampler, len(dataset), seed))
-            samplers = {"batch_sampler": batch_sampler}
+            others_given = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
+            check_batch_sampler(subset, any(others_given) or self._given_rank is not None)
+            samplers = self._take_batches(batch_sampler, len(dataset))
         super().__init__(dataset, pin_memory=pin_memory, collate_fn=self._collate, **samplers)
         if batch_sampler is None:
             # torch made it from the sampler of this rank. Frameworks share the batches of this one among the ranks.
@@ -222,6 +216,12 @@ class Loader(DataLoader[Any]):
             "sampler": EpochSampler(self._position, self.share),
             "drop_last": drop_last,
         }
+
+    def _take_batches(self, batch_sampler: Iterable[Sequence[int]], samples: int) -> dict[str, Any]:
+        """Take the batches that the caller's own sampler makes; return it as an argument of torch's DataLoader."""
+        self.share = Share(1)
+        self._position = Position(BatchOrder(batch_sampler, samples, self.seed))
+        return {"batch_sampler": batch_sampler}
 
     @property
     def _source(self) -> AnySource:

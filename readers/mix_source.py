@@ -159,7 +159,7 @@ class MixSource:
         parts = []
         for part, positions in group_by_part(number_of_member):
             member, part_visits = self.members[part], None if visits is None else visits[positions]
-            values = member.gather(numbers[positions] - starts[part], None, part_visits, by_shard=member in too_large)
+            values = member.gather(numbers[positions] - starts[part], part_visits, by_shard=member in too_large)
             parts.append((positions, values))
         joined = {
             name: join_parts([(positions, values[name]) for positions, values in parts], len(numbers), fresh)

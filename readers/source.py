@@ -185,16 +185,16 @@ class Source:
     def gather(
         self,
         numbers: Numbers,
-        allocate: Allocate | Pool | None = None,
         visits: Visits | None = None,
+        allocate: Allocate | Pool | None = None,
         by_shard: bool = False,
     ) -> dict[str, Any]:
         """Return the batch of the items `numbers` (n,), untransformed: field name to values.
 
         Args:
             numbers: within 0 to len(self) - 1.
-            allocate: allocates the memory of each field; a `Pool` is used only where reuse pays. New memory by default.
             visits: of the items, (n,); needed if random parts are read.
+            allocate: allocates the memory of each field; a `Pool` is used only where reuse pays. New memory by default.
             by_shard: one shard at a time is open, also if all have room in the cache: others share it.
 
         Raises:

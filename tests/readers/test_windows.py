@@ -236,7 +236,7 @@ def test_all_of_a_batch_lies_in_the_memory_that_it_is_given(packed_episodes: tup
         given.append(torch.empty(nbytes, dtype=torch.uint8))
         return given[-1]
 
-    batch = source_of(ds).gather(np.arange(4), allocate)
+    batch = source_of(ds).gather(np.arange(4), allocate=allocate)
     assert list(batch) == ["actions", "actions_is_pad", "number", "step"]
     assert {value.data_ptr() for value in batch.values()} <= {memory.data_ptr() for memory in given}
 
