@@ -167,11 +167,15 @@ def test_lists_of_samples_of_many_lengths(rows: Path) -> None:
 
 
 def test_lists_of_other_things_are_joined_as_torch_does(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of tensors, or a tuple of samples, is one sample of several parts; a function of one's own joins dicts."""
+    """A list of tensors, or a tuple of samples, is one sample of several parts; functions of one's own join tensors,
+    or dicts.
+    """
     views = PackedDataset(rows, sample_transform=lambda sample: (sample, {"y": sample["y"] + 1}))[:3]
     assert [view["y"].tolist() for view in views] == [[0, 1, 2], [1, 2, 3]]
     parts = PackedDataset(rows, sample_transform=lambda sample: [sample["x"][:2], sample["y"]])[:3]
     assert [list(part.shape) for part in parts] == [[3, 2], [3]]
+    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, lambda tensors, **_: len(tensors))
+    assert PackedDataset(rows, sample_transform=doubled)[:3]["double"] == 3
     monkeypatch.setitem(default_collate_fn_map, dict, lambda samples, **_: len(samples))
     assert PackedDataset(rows, sample_transform=doubled)[:3] == 3
 
