@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from cached import cached_bytes
 from made_datasets import make_plain
 from torch.utils.data import DataLoader, Subset
 
@@ -77,20 +78,12 @@ class Watched:
     """Notes the most bytes that the shards in a cache take while a block of code runs."""
 
     def __init__(self, cache: Path) -> None:
-        self._cache, self._stop, self.most = cache / "datasets", threading.Event(), 0
+        self._cache, self._stop, self.most = cache, threading.Event(), 0
         self._thread = threading.Thread(target=self._look)
 
     def _look(self) -> None:
         while not self._stop.wait(0.001):
-            sizes = {}
-            for parent, _, names in os.walk(self._cache):
-                for path in (Path(parent) / name for name in names if name.endswith((".lmdb", ".partial"))):
-                    try:
-                        info = path.stat()
-                    except FileNotFoundError:
-                        continue
-                    sizes[info.st_ino] = info.st_size
-            self.most = max(self.most, sum(sizes.values()))
+            self.most = max(self.most, cached_bytes(self._cache))
 
     def __enter__(self) -> Watched:
         self._thread.start()

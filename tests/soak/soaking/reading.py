@@ -20,6 +20,7 @@ from unittest import mock
 import msgspec
 import numpy as np
 import torch
+from cached import cached_bytes
 from made_datasets import make_plain
 
 from packer.errors import PackerError
@@ -67,16 +68,8 @@ class Reading(NamedTuple):
 
     @property
     def cached_bytes(self) -> int:
-        """Return the bytes of all shards and tables in the cache, whole and under way, each counted once."""
-        sizes = {}
-        for home in (self.cache / "datasets").glob("*-*"):
-            for parent, folders, names in os.walk(home):
-                folders.sort()  # a file may move on from `.fetching` to `shards` meanwhile
-                for path in (Path(parent) / name for name in names if name.endswith((".lmdb", ".partial"))):
-                    with contextlib.suppress(FileNotFoundError):
-                        info = path.stat()
-                        sizes[info.st_ino] = info.st_size
-        return sum(sizes.values())
+        """Return the bytes of all shards and tables in the cache."""
+        return cached_bytes(self.cache)
 
 
 class Reader:
