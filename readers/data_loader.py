@@ -145,12 +145,12 @@ def _flatten(contents: dict[str, Any]) -> tuple[list[Any], Any]:
     """Return what torch's pytree does: the leaves, and what tells how they lie; without it if none holds others."""
     if _FLAT.issuperset(map(type, contents.values())):
         return list(contents.values()), list(contents)
-    return pytree.tree_flatten(contents)
+    return pytree.tree_flatten(dict(contents))
 
 
 def _is_unchanged(item: Any) -> bool:
     """Return whether an item holds the very objects that it was made with; an equal copy counts as a change."""
-    leaves, tree = _flatten(dict(item))
+    leaves, tree = _flatten(item)
     assert item.origin is not None, "items of a batch know it"
     same: bool = tree == item.origin.tree and all(map(is_, leaves, item.origin.leaves))
     return same

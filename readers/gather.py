@@ -75,7 +75,7 @@ def shared(nbytes: int) -> torch.Tensor:
 
 def as_values(array: NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     """Return memory of numpy as a tensor of a dtype and shape; views of numpy cost a fourth of torch's."""
-    return torch.from_numpy(array.view(_NUMPY_DTYPES[dtype]).reshape(shape))
+    return torch.from_numpy(np.ndarray(shape, _NUMPY_DTYPES[dtype], array))
 
 
 def split_with_own_storage(tensor: torch.Tensor, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
@@ -125,8 +125,8 @@ class Memory:
         addresses: Numbers,
         length: int,
         alignment: int,
-        dtype: torch.dtype = torch.uint8,
-        shape: tuple[int, ...] = (-1,),
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
         allocate: Allocate | None = None,
     ) -> torch.Tensor:
         """Return records of `length` bytes at addresses (n,), as values of a dtype and shape, (n, *shape).

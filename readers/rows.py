@@ -123,7 +123,7 @@ class PartReader(FieldReader):
         elif self._is_raw(located):
             addresses = self._addresses(located, ranges).reshape(-1)
             alignment = int(np.bitwise_or.reduce(addresses, initial=0))
-            flat = MEMORY.gather(addresses, length, alignment, allocate=allocate).view(-1)
+            flat = MEMORY.gather(addresses, length, alignment, torch.uint8, (length,), allocate).view(-1)
         else:
             flat = (allocate or fresh)(nbytes)
             self._decode(located, ranges, flat.numpy())

@@ -7,6 +7,7 @@ Rows of bytes, as most images have them, are copied out of the shards, mirrored 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from packer.format import Numbers
@@ -42,7 +43,7 @@ def _copy_by_numpy(
     _: NDArray[np.uint8], addresses: Numbers, mirrored: NDArray[np.bool_], pixel: int, out: NDArray[np.generic]
 ) -> None:
     flat, width = addresses.reshape(-1), out.shape[2]
-    rows = MEMORY.gather(flat, width, int(np.bitwise_or.reduce(flat, initial=0)), shape=(width,))
+    rows = MEMORY.gather(flat, width, int(np.bitwise_or.reduce(flat, initial=0)), torch.uint8, (width,))
     pixels = out.reshape(*out.shape[:2], width // max(pixel, 1), pixel)
     np.copyto(pixels, rows.numpy().reshape(pixels.shape))
     orient(pixels[:, None], MIRRORED * mirrored)
