@@ -32,11 +32,11 @@ from torch.utils.data import Dataset
 from packer.errors import UsageError
 from packer.format import Numbers
 from readers.crop import Crop
-from readers.cutting import item_of
 from readers.data_loader import Batch
 from readers.dataset import PackedDataset
 from readers.indexing import resolve_numbers
 from readers.placing import size_text
+from readers.samples import item_of
 from readers.source import source_of
 
 #: Names of options that mirror samples, and of those that turn them.

@@ -19,8 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from readers.cutting import check_items, item_of
-from readers.joining import Several, flatten_results, join
+from readers.samples import Several, check_items, flatten_results, item_of, join
 
 #: Types of values that hold no others.
 _FLAT = frozenset((torch.Tensor, str))

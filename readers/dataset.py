@@ -21,7 +21,6 @@ from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.cast import check_cast
 from readers.crop import Crop
-from readers.cutting import item_of
 from readers.draws import Asked, Words, draw_visits
 from readers.fields import NAME, FieldReader, as_images
 from readers.gather import Pool
@@ -31,6 +30,7 @@ from readers.parts import Parts, with_box_format, with_image
 from readers.points import PointSample
 from readers.resized import ResizedCrop
 from readers.rows import RegionReader
+from readers.samples import item_of
 from readers.shards import not_replaced
 from readers.source import NUMBER, STEP, Source
 from readers.transforms import Transform, Transforms

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from packer.errors import UsageError
-from readers.cutting import items_of, only_item
 from readers.data_loader import as_sample, batch_of
 from readers.draws import BATCHES, SAMPLES, Visits, Words, draw_words
-from readers.joining import Several, as_result, flatten_results, join
+from readers.samples import Several, as_result, flatten_results, items_of, join, only_item
 
 Transform = Callable[..., Any]
 Result = TypeVar("Result")

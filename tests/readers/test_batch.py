@@ -26,8 +26,8 @@ from torch.utils.data import (
 
 from packer.errors import UsageError
 from readers import Loader, Mix, PackedDataset, Ragged
-from readers.cutting import item_of
 from readers.data_loader import Batch
+from readers.samples import item_of
 
 
 def _gathered_by(ds: PackedDataset) -> list[Batch]:
