@@ -178,8 +178,19 @@ class PackedDataset(Dataset[Any]):
 
     def _make_source(self) -> Source:
         """Return what is read, here and in every process that unpickles the dataset."""
-        settings = self.split, self.samples, self.extras, self.verify, self.cast
-        return Source(self._mirror, self.path, self.manifest, self.fields, self._parts, self._transforms, *settings)
+        return Source(
+            self._mirror,
+            self.path,
+            self.manifest,
+            self.fields,
+            self._parts,
+            self._transforms,
+            split=self.split,
+            listed=self.samples,
+            extras=self.extras,
+            verify=self.verify,
+            cast=self.cast,
+        )
 
     def _as_numbers(self, samples: ArrayLike) -> Numbers:
         """Return the samples that the caller chose as numbers, (n,)."""

@@ -50,6 +50,7 @@ class Finisher:
         transforms: Transforms,
         collate: Callable[[list[Any]], Any] | None,
         threads: int | None,
+        *,
         channels_last: bool,
         as_numpy: bool,
         pinned: bool,

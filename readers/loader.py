@@ -43,7 +43,7 @@ from readers.order import Order
 from readers.reading import ReadPlan, read_batches
 from readers.samplers import BatchOrder
 from readers.shard_order import ShardShuffled
-from readers.share import Share, present_rank
+from readers.share import Batches, Share, present_rank
 from readers.streamed import check_fits, open_stream
 from readers.valid import check_count, remark
 
@@ -268,7 +268,12 @@ class Loader(DataLoader[Any]):
     def _use_transforms(self, source: AnySource) -> None:
         """Take the transforms that the dataset has now, and memory for the batches that are made ahead."""
         self._finisher = Finisher(
-            source.transforms, self._collate, self._call_threads, self.channels_last, self.as_numpy, self._pinned
+            source.transforms,
+            self._collate,
+            self._call_threads,
+            channels_last=self.channels_last,
+            as_numpy=self.as_numpy,
+            pinned=self._pinned,
         )
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         readers = max(self.threads, int(self._finisher.threads is None))
@@ -357,24 +362,11 @@ class Loader(DataLoader[Any]):
         if not left:
             position.advance(epoch, is_through=True)
             return
-        stream = None
-        if self._source.is_at_url:
-            stream = open_stream(self._source, epoch.order, batches, epoch.number, share, done_before)
-        if stream is None and epoch.order.window:
-            for member in self._source.members:
-                keep_frames(member, epoch.order.window // len(self._source.members), share.batch_size)
-        visits = partial(visits_of, self.seed, epoch.number) if self._source.draws else None
-        if self._source.transforms is not self._finisher.transforms:  # replaced since the loader was made
-            self._use_transforms(self._source)
-        skipped = self.skipped if self.on_error == "skip" else None
-        settings = self._finisher, self.threads, self.prefetch, stream, skipped
-        batches_read = read_batches(ReadPlan(self._source, batches, visits, self._pool, *settings))
-        moved = (
-            batches_read
-            if self.device is None
-            else cast(Generator[Any, None, None], move_ahead(batches_read, self.device))
-        )
-        with stream or nullcontext(), closing(batches_read), closing(moved):
+        plan = self._plan(epoch, batches)
+        batches_read = moved = read_batches(plan)
+        if self.device is not None:
+            moved = cast(Generator[Any, None, None], move_ahead(batches_read, self.device))
+        with plan.stream or nullcontext(), closing(batches_read), closing(moved):
             for number in range(1, left + 1):
                 if os.getpid() != process:
                     raise UsageError(_FORKED)
@@ -385,6 +377,28 @@ class Loader(DataLoader[Any]):
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
+
+    def _plan(self, epoch: Epoch, batches: Batches) -> ReadPlan:
+        """Return how some batches of an epoch are read."""
+        source, share, stream = self._source, self.share, None
+        if source.is_at_url:
+            stream = open_stream(source, epoch.order, batches, epoch.number, share, epoch.done)
+        if stream is None and epoch.order.window:
+            for member in source.members:
+                keep_frames(member, epoch.order.window // len(source.members), share.batch_size)
+        if source.transforms is not self._finisher.transforms:  # replaced since the loader was made
+            self._use_transforms(source)
+        return ReadPlan(
+            source,
+            batches,
+            partial(visits_of, self.seed, epoch.number) if source.draws else None,
+            self._pool,
+            self._finisher,
+            threads=self.threads,
+            prefetch=self.prefetch,
+            stream=stream,
+            skipped=self.skipped if self.on_error == "skip" else None,
+        )
 
 
 def _takes_pinned(pin_memory: bool, device: torch.device | None) -> bool:

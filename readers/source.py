@@ -77,6 +77,7 @@ class Source:
         fields: dict[str, Field],
         parts: Parts,
         transforms: Transforms,
+        *,
         split: str | None,
         listed: Numbers | None,
         extras: Sequence[str],
