@@ -32,6 +32,7 @@ def call_in_ranks(ranks: int, module: str, function: str, *arguments: str) -> st
 def main(module: str, function: str, *arguments: str) -> int:
     """Import the module, and call the function in WORLD_SIZE forks; return 1 if it fails in one of them."""
     call = getattr(importlib.import_module(module), function)
+    importlib.import_module("torch._dynamo")  # optimizers import it, which takes longer than all else that they do
     ranks = []
     for rank in map(str, range(int(os.environ["WORLD_SIZE"]))):
         if not (pid := os.fork()):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +15,7 @@ from tests.helpers.kinds import FORMS, KINDS, make
 from tests.helpers.ways import handled
 from tests.survival import two_ways
 
-ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in GOLDEN.glob("*/manifest.json")))
@@ -71,19 +66,3 @@ def test_processes_read_alike() -> None:
         wanted = two_ways.WAYS["one by one"](PackedDataset(GOLDEN / "kinds"), numbers)
         loader = DataLoader(PackedDataset(GOLDEN / "kinds"), 2, sampler=numbers, num_workers=2)
         assert two_ways.items_of(list(loader)) == wanted
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="damages as the soak does, which forks")
-def test_bounds_are_kept(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """Machine code that checks every index stays within its arrays, over damaged frames as well.
-
-    After a change of the loops it takes 13 s: they are compiled once more, with these checks, and kept for next time.
-    """
-    cache = getattr(pytestconfig, "cache", None)
-    compiled = tmp_path if cache is None else cache.mkdir("loops-with-checks")
-    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(compiled)}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "soak")])
-    command = [sys.executable, ROOT / "tests" / "survival" / "bounds.py", tmp_path, "24"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"24 read, [1-9]\d* refused\n", done.stdout), done.stdout

@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.machinery
 import logging
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -169,17 +170,42 @@ FRESH = """
 """
 
 
-@pytest.mark.skipif(not HAS_TORCH, reason="it reads in a process of its own")
-def test_another_process_compiles(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def compiled_anew(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], bytes]:
+    """The settings of a process that ran FRESH, and what it wrote to stderr; other processes find its loops there.
+
+    They check every index, and are compiled with little optimization, which takes less time.
+    """
+    if not HAS_TORCH:
+        pytest.skip("it reads in a process of its own")
+    settings = {"NUMBA_CACHE_DIR": str(tmp_path_factory.mktemp("loops")), "NUMBA_OPT": "1", "NUMBA_BOUNDSCHECK": "1"}
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(FRESH)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | settings, timeout=300, check=False, stderr=subprocess.PIPE
+    )
+    return settings, done.stderr or str(done.returncode or "").encode()
+
+
+@pytest.mark.timeout(400)
+def test_another_process_compiles(compiled_anew: tuple[dict[str, str], bytes]) -> None:
     """Frames are decoded one by one meanwhile, then by the loops; a worker that is forked starts no such process.
 
-    So are the loops of readers; who reads compiles none. Who ends before it, or was forked, says nothing of it. It
-    compiles with little optimization, which still takes some seconds of processor time.
+    So are the loops of readers; who reads compiles none. Who ends before it, or was forked, says nothing of it. All of
+    it takes 10 s.
     """
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_OPT": "1"}
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(FRESH)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, timeout=300, check=False, stderr=subprocess.PIPE)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert compiled_anew[1] == b""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="damages as the soak does, which forks")
+def test_bounds_are_kept(tmp_path: Path, compiled_anew: tuple[dict[str, str], bytes]) -> None:
+    """Machine code that checks every index stays within its arrays, over damaged frames as well."""
+    environment = os.environ | compiled_anew[0]
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "soak")])
+    command = [sys.executable, ROOT / "tests" / "survival" / "bounds.py", tmp_path, "24"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"24 read, [1-9]\d* refused\n", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize(("codec", "starts"), [("lz4", 1), ("none", 0)])
