@@ -252,8 +252,11 @@ class LocalPlace(Place):
         return _digest_tag(data)
 
     def write(self, name: str, data: bytes) -> None:
-        write_synced(self.path / name, data)
-        sync_folder((self.path / name).parent)
+        path = self.path / name
+        if path.parent != self.path and self.path.exists():
+            make_folder(path.parent)  # another command, where there are no locks, may have removed it: it was empty
+        write_synced(path, data)
+        sync_folder(path.parent)
 
     def prepare(self) -> None:
         for folder in _FOLDERS:
