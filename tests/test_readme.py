@@ -79,7 +79,7 @@ def test_blocks_are_run(page: Path) -> None:
 def test_what_cannot_be_run_can_be_pasted(number: int) -> None:
     """Such a block imports every name that it uses, and what it imports of ours is there."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F", "-"]
-    checked = subprocess.run(command, input=NOT_RUN[number][1], capture_output=True, text=True, timeout=60)
+    checked = subprocess.run(command, input=NOT_RUN[number][1], capture_output=True, text=True, timeout=100)
     assert checked.returncode == 0, checked.stdout
     ours = re.findall(r"^from (?:packer|readers).*", NOT_RUN[number][1], re.MULTILINE)
     assert ours
@@ -219,7 +219,7 @@ def test_words_are_spelt_right() -> None:
     """codespell finds nothing in the pages, the changelog and the specification."""
     pages = [*readme.PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "packer" / "format" / "FORMAT.md"]
     command = [sys.executable, "-m", "codespell_lib", "-L", WORDS, *map(str, pages)]
-    checked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert checked.returncode == 0, checked.stdout
 
 

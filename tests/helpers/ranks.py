@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -18,15 +20,22 @@ def call_in_ranks(ranks: int, module: str, function: str, *arguments: str) -> st
 
     The environment of each is the one that torchrun sets; torchrun itself takes four seconds to start.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(_free_port())
     setting = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     setting["PYTHONPATH"] = os.pathsep.join(map(str, FOLDERS))
     command = [sys.executable, __file__, module, function, *arguments]
     done = subprocess.run(command, env={**os.environ, **setting}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def _free_port() -> int:
+    """Return a port below those that systems give to whoever asks for any, and so to other tests meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def main(module: str, function: str, *arguments: str) -> int:

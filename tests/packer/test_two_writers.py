@@ -54,18 +54,18 @@ class Writer(threading.Thread):
     def wait(self) -> None:
         """Let it come to where it stops, or to its end."""
         self.start()
-        assert self.is_there.wait(60)
+        assert self.is_there.wait(100)
 
     def end(self) -> None:
         """Let it come to its end."""
         self.may_go_on.set()
-        self.join(60)
+        self.join(100)
         assert not self.is_alive()
 
     def before_operation(self) -> None:
         if self.operations == self.stop:
             self.is_there.set()
-            assert self.may_go_on.wait(60)
+            assert self.may_go_on.wait(100)
         self.operations += 1
 
 

@@ -96,13 +96,13 @@ def test_slots_do_not_change_while_a_batch_is_read(pack: Any, tmp_path: Path) ->
 
     def slowly(*args: Any) -> bool:
         began.set()
-        go_on.wait(30)
+        go_on.wait(100)
         return decode(*args)
 
     reader.places.codec.decode_frames = slowly  # type: ignore[assignment,method-assign]
     with ThreadPoolExecutor(2) as threads:
         batch = threads.submit(ds.__getitem__, [3, 30, 17])
-        assert began.wait(30)
+        assert began.wait(100)
         keeping = threads.submit(reader.keep, 4000, 1)
         wait([keeping], 0.1)
         waited = not keeping.done()

@@ -63,11 +63,11 @@ def forked_while_held(lock: Any, work: Callable[[], object]) -> int:
     def hold() -> None:
         with lock:
             held.set()
-            done.wait(30)
+            done.wait(100)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert held.wait(30)
+    assert held.wait(100)
     try:
         return in_child(work)
     finally:
@@ -145,7 +145,7 @@ def test_a_fork_waits_for_a_thread_that_loads_the_loops(shared: Path, monkeypatc
 
     thread = threading.Thread(target=load)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(100)
     assert in_child(read) == 0
     thread.join()
     assert compiled.loading.load() is not None
@@ -195,5 +195,5 @@ def test_nobody_waits_for_threads_that_stayed_behind(rows: Path) -> None:
         assert sum(len(batch["y"]) for batch in Loader(ds, 20000, sampler=list(range(1000)) * 40)) == 40000
         os._exit(0)
     """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], timeout=100, check=False)
     assert done.returncode == 0

@@ -62,8 +62,8 @@ def test_a_loop_does_not_go_on_in_a_forked_process(rows, threads):
     queue = fork.Queue()
     child = fork.Process(target=_go_on, args=(batches, queue))
     child.start()
-    assert "forked process" in queue.get(timeout=30)
-    child.join(30)
+    assert "forked process" in queue.get(timeout=100)
+    child.join(100)
     assert child.exitcode == 0
     queue.close()
     queue.join_thread()

@@ -45,7 +45,7 @@ def readers():
 
 def assert_gone():
     """No thread of a loader is left, after a moment."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while readers() and time.monotonic() < deadline:
         time.sleep(0.005)
     assert not readers()
@@ -165,7 +165,7 @@ def test_iterator_collected_by_its_own_thread(rows):
     next(batches)
     box.append(batches)
     del batches
-    assert dropped.wait(10)
+    assert dropped.wait(100)
     assert_gone()
 
 
@@ -176,7 +176,7 @@ def test_prefetch_is_bounded(rows, threads, prefetch):
     dataset = PackedDataset(rows, batch_transform=lambda batch: started.append(1) or batch)
     for handed, _ in enumerate(Loader(dataset, 5, threads=threads, prefetch=prefetch), 1):
         if handed in (2, 20, 40):
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 100
             while len(started) - handed < bound and time.monotonic() < deadline:
                 time.sleep(0.002)
             time.sleep(0.02)  # for one too many
@@ -313,8 +313,8 @@ def test_loader_works_in_a_forked_child(rows, threads):
     queue = fork.Queue()
     child = fork.Process(target=_read_in_child, args=(loader, queue))
     child.start()
-    assert queue.get(timeout=30) == expected
-    child.join(30)
+    assert queue.get(timeout=100) == expected
+    child.join(100)
     assert child.exitcode == 0
     queue.close()
     queue.join_thread()
@@ -325,7 +325,7 @@ def test_loader_works_in_a_forked_child(rows, threads):
 def _meet(barrier, batch):
     """Sends the threads that read a loader's first batches into torch at the same time."""
     if 0 <= batch["y"][0] < 200:
-        barrier.wait(30)
+        barrier.wait(100)
     return {"y": torch.index_select(batch["y"], 0, torch.arange(50))}
 
 
@@ -336,7 +336,7 @@ def test_threads_of_a_forked_child_find_torch_ready(rows):
         dataset = PackedDataset(rows, batch_transform=partial(_meet, threading.Barrier(4)))
         child = multiprocessing.get_context("fork").Process(target=list, args=(Loader(dataset, 50, threads=4),))
         child.start()
-        child.join(60)
+        child.join(100)
         assert child.exitcode == 0
 
 

@@ -233,7 +233,7 @@ def test_nobody_waits_for_a_shard_of_others(folder: Path) -> None:
         def fetch_shards(self, manifest: Any, wanted: Any) -> object:
             if entries[1].file in [shard.file for shard in wanted]:
                 slow.set()
-                assert comes.wait(60)
+                assert comes.wait(100)
             return super().fetch_shards(manifest, wanted)
 
     ds = fetched(folder, Slow(folder), ["n"])
@@ -241,7 +241,7 @@ def test_nobody_waits_for_a_shard_of_others(folder: Path) -> None:
     assert ds[0]["n"] == 0
     with ThreadPoolExecutor(3) as threads:
         waiting = [threads.submit(lambda: ds[first[:1]]) for _ in range(2)]
-        assert slow.wait(60)
+        assert slow.wait(100)
         try:
             here = threads.submit(lambda: ds[[0, int(first[1])]]).result(30)["n"].tolist()
         finally:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([folder / command[0], *command[1:]], capture_output=True, text=True, timeout=60)
+    return subprocess.run([folder / command[0], *command[1:]], capture_output=True, text=True, timeout=100)
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def session(number):
 
 def wait_for(out, process, shards):
     """Wait until so many shards are finished."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while len(list(out.glob("unfinished/*-*.json"))) < shards:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -67,7 +67,7 @@ def test_stopped_halfway(undisturbed, files_of, tmp_path, number, whole_group, w
     process = start(sources, out, "--workers", workers)
     wait_for(out, process, 2)
     (os.killpg if whole_group else os.kill)(process.pid, number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=100)
     assert process.returncode == status
     assert not session(process.pid)
     last = errors.splitlines()[-1]
@@ -87,4 +87,4 @@ def test_an_ignored_signal_stays_ignored(undisturbed, tmp_path):
     process = subprocess.Popen(["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command], cwd=ROOT)
     wait_for(tmp_path / "out", process, 1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=100) == 0

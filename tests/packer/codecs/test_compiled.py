@@ -54,7 +54,7 @@ def unimported(monkeypatch: pytest.MonkeyPatch, loops: ModuleType) -> None:
 def ended(loading: Loading) -> bool:
     """Wait for the end of the thread that loads the loops, if there is one."""
     if loading._thread is not None:
-        loading._thread.join(60)
+        loading._thread.join(100)
     return True
 
 
@@ -126,7 +126,7 @@ def test_to_read_a_little_imports_no_compiler() -> None:
         assert not out.any()
         assert not {"numba", "llvmlite", "packer.codecs.loops"} & set(sys.modules)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=100, check=True)
 
 
 # ---------------------------------------------------------------- who compiles them
@@ -290,17 +290,17 @@ def test_a_compiler_that_is_switched_off(tmp_path: Path) -> None:
                 writer.add({{"x": np.full(300, number)}})
         for _ in range(3):
             if compiled.loading._thread is not None:
-                compiled.loading._thread.join(60)
+                compiled.loading._thread.join(100)
             compiled.loading._next_look = 0.0
             for process in compiled.compiling._processes.values():
-                assert process.wait(60)
+                assert process.wait(100)
             batches = list(Loader(PackedDataset({str(tmp_path / "p")!r}, verify=True), 20))
             assert [number for batch in batches for number in batch["x"][:, 7].tolist()] == [*range(50)]
         assert compiled.loading.found is None
         assert "NUMBA_DISABLE_JIT" in str(compiled.loading.failure)
     """
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, env=environment, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, env=environment, timeout=100, check=True)
 
 
 def test_an_interruption_is_no_failure(loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +332,7 @@ def test_little_memory_is_left_to_others(room: int, is_loaded: bool) -> None:
         assert (compiled.loading.load() is not None) == {is_loaded}
         assert isinstance(compiled.loading.failure, MemoryError) != {is_loaded}
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=100, check=True)
 
 
 # ---------------------------------------------------------------- several threads
@@ -353,7 +353,7 @@ class SlowImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self.imports += 1
         self.began.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(100)
 
 
 def test_nobody_waits_for_a_thread_that_loads(
@@ -364,7 +364,7 @@ def test_nobody_waits_for_a_thread_that_loads(
     monkeypatch.setattr(sys, "meta_path", [slow, *sys.meta_path])
     loading.seconds = 2 * WORTH_SECONDS
     assert compiled.loading.loops() is None
-    assert slow.began.wait(30)
+    assert slow.began.wait(100)
     try:
         assert compiled.loading.loops() is None
         assert decodes_right()

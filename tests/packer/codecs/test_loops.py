@@ -113,7 +113,7 @@ def _turns_while_decoding(loops: ModuleType, frames: int) -> int:
 
     thread = threading.Thread(target=decode)
     thread.start()
-    assert began.wait(30)
+    assert began.wait(100)
     turns = 0
     while not ended.wait(0.001):
         turns += 1

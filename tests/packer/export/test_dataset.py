@@ -358,7 +358,7 @@ def test_a_full_disk_is_an_error(tmp_path):
     exports = {"groups": ["hdf5"], "clouds": ["hdf5"], "pictures": ["png", "npy", "basicsr-lmdb"]}
     words = [f"{name}:{to}" for name, kinds in exports.items() for to in kinds]
     command = [sys.executable, "-c", LIMITED, *words]
-    done = subprocess.run(command, cwd=tmp_path, env=WITH_US, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=WITH_US, capture_output=True, text=True, check=True, timeout=100)
     said = done.stdout.splitlines()
     assert len(said) == 8 * len(words)
     assert not [line for line in said[::2] if not re.match(r"WriteError out/\S+: cannot.*run again$", line)], (

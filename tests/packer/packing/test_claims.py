@@ -28,7 +28,7 @@ def test_a_plan_that_fails_fails_for_those_who_wait(tmp_path: Path, monkeypatch:
             assert plan is None
             waiter = pool.submit(wait)
             for _ in range(3):
-                assert looks.acquire(timeout=60)
+                assert looks.acquire(timeout=100)
             raise SourceError("is cut short", "a.png")
         with pytest.raises(UsageError, match=r"another part made the plan, and failed: .*a\.png.* is cut short"):
             waiter.result()

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -31,6 +32,8 @@ from readers import PackedDataset
 
 BLOCK = 7
 COUNT = 100
+#: The process that hangs.
+HANGING = workers.process_context().RawValue("i", 0)
 
 
 def crash():
@@ -43,7 +46,24 @@ def leave():
 
 
 def hang():
-    time.sleep(60)
+    HANGING.value = os.getpid()
+    time.sleep(600)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Lets the time in which steps are measured go on while a process hangs, and stand still otherwise.
+
+    So limits are short, and a busy machine takes no good step for one that hangs.
+    """
+    now, HANGING.value = itertools.count(), 0
+
+    def monotonic():
+        is_hanging = HANGING.value and Path(f"/proc/{HANGING.value}").exists()
+        return float(next(now) if is_hanging else 0)
+
+    monkeypatch.setattr(workers, "TICK", 0.01)
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=monotonic))
 
 
 def eat():
@@ -107,19 +127,17 @@ class Named(Traps):
 OPTIONS = ConvertOptions(codec="none", shard_size=4096, workers=2, read_bytes=2**26)
 
 
-def limited(harm):
-    """Options with a short limit where it is needed alone: on a busy machine a shorter one hits good code."""
-    return replace(OPTIONS, read_seconds=1.0 if harm is hang else 60)
+#: One worker: no other one is at a step while a process hangs.
+LIMITED = replace(OPTIONS, read_seconds=0.05, workers=1)
 
-
-ENDS = [(crash, "crashes the process .*SIGSEGV"), (leave, "exit status 3"), (hang, "1 s"), (eat, "memory")]
+ENDS = [(crash, "crashes the process .*SIGSEGV"), (leave, "exit status 3"), (hang, "0.05 s"), (eat, "memory")]
 
 
 @pytest.mark.parametrize(("harm", "words", "number"), [(*end, 59) for end in ENDS] + [(*ENDS[0], 0), (*ENDS[0], 99)])
 def test_the_sample_is_named(tmp_path, harm, words, number):
     """Without --on-error skip the conversion stops with the file, the sample and what it did."""
     with pytest.raises(SourceError, match=f"test_culprits.py: sample {number}: .*{words}"):
-        convert(Traps({number: harm}), tmp_path / "out", limited(harm))
+        convert(Traps({number: harm}), tmp_path / "out", LIMITED)
     assert not list((tmp_path / "out").rglob("*.partial"))
 
 
@@ -130,7 +148,7 @@ def test_the_others_are_unharmed(tmp_path, harm, words):
     report = convert(
         Traps({31: harm}),
         tmp_path / "out",
-        limited(harm),
+        LIMITED,
         on_error="skip",
         watcher=Watcher(done=lambda *amount: told.append(amount)),
     )
@@ -214,10 +232,9 @@ def test_choosing_a_codec_survives(tmp_path):
 
 def test_the_limits_may_change_on_resuming(tmp_path):
     """A limit that was too low is raised, and the conversion goes on where it stopped."""
-
     with pytest.raises(SourceError, match="raise --read-timeout"):
-        convert(Traps({90: hang}), tmp_path / "out", OPTIONS, workers=1, read_seconds=0.3)
-    slow = Traps({90: lambda: time.sleep(0.4)})
+        convert(Traps({90: hang}), tmp_path / "out", LIMITED)
+    slow = Traps({90: lambda: time.sleep(0.1)})
     assert convert(slow, tmp_path / "out", OPTIONS).samples == COUNT
 
 
@@ -257,8 +274,8 @@ def test_headers_that_do_harm(folder, tmp_path, monkeypatch, samples, harm):
     skip = () if samples == "rows" else ("/x",)
     source = SourceOptions(samples=samples, pick={"x": "x"}, skip=skip)
     with pytest.raises(SourceError, match=r"b\.h5: reading it"):
-        convert(str(folder / "*.h5"), tmp_path / "out", limited(harm), source=source)
-    report = convert(str(folder / "*.h5"), tmp_path / "out", limited(harm), source=source, on_error="skip")
+        convert(str(folder / "*.h5"), tmp_path / "out", LIMITED, source=source)
+    report = convert(str(folder / "*.h5"), tmp_path / "out", LIMITED, source=source, on_error="skip")
     assert [bad.file[-4:] for bad in report.rejected] == ["b.h5"]
     values = PackedDataset(tmp_path / "out")[:]["x"]
     assert set(np.unique(values.numpy())) == {ord("a"), ord("c")}
@@ -301,7 +318,7 @@ def test_headers_of_hdf5_are_read_by_several_processes(tmp_path, monkeypatch):
 
     def meeting(file, path, *rest, **more):
         if str(path).endswith(("/0.h5", "/1.h5")):
-            both.wait(10)
+            both.wait(100)
         opened(file, path, *rest, **more)
 
     monkeypatch.setattr(h5py.File, "__init__", meeting)
@@ -313,17 +330,18 @@ def test_headers_of_hdf5_are_read_by_several_processes(tmp_path, monkeypatch):
 def test_time_that_the_parent_stood_still_counts_little(monkeypatch):
     """Where nobody looked for an hour (Ctrl-Z, a machine asleep), the worker did not read for an hour either."""
     hours = itertools.count(step=3600)
-    monkeypatch.setattr(workers, "TICK", 0.01)
-    monkeypatch.setattr(workers.time, "monotonic", lambda: next(hours))
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: next(hours)))
     assert list(call_guarded(time.sleep, [0.2], Limits(seconds=60))) == [None]
 
 
 def test_processes_share_the_items():
     """Every item is worked at once, by one of several processes; what they tell comes with the number of the item."""
+    both = workers.process_context().Barrier(2)
 
     def work(item, here):
         here.report(item)
-        time.sleep(0.1)
+        if item < 2:
+            both.wait(100)
         return item * 10, os.getpid()
 
     told = []
@@ -369,7 +387,7 @@ def test_a_worker_ends_with_its_parent(tmp_path):
         hang()
 
     parent = start(lambda: convert(Traps({0: tell_and_hang}), tmp_path / "d", codec="none", workers=1))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while not told.exists():
         assert time.monotonic() < deadline, "nothing was read"
         time.sleep(0.01)
@@ -379,7 +397,7 @@ def test_a_worker_ends_with_its_parent(tmp_path):
         assert is_running(worker)
         os.kill(parent, signal.SIGKILL)
         os.waitpid(parent, 0)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 100
         while is_running(worker) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not is_running(worker), "it reads on, and nobody waits for it"

@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = self.path.partition("?")[0]
         fault = self.server.note(self.command, path)
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=100)
         if fault is None or self.command == "GET":
             connection.request(self.command, self.path, body or None, dict(self.headers))
             answer = connection.getresponse()
@@ -129,7 +129,7 @@ def slow(handler: Handler, *answer: Any) -> None:
     """The other half comes when nobody waits for it any more, but has asked anew."""
     path = handler.path.partition("?")[0]
     asked, rest = handler.server.gets(path), half(handler, *answer)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while handler.server.gets(path) == asked and time.monotonic() < deadline:
         time.sleep(0.01)
     with contextlib.suppress(OSError):
@@ -154,7 +154,7 @@ def stall(handler: Handler, *answer: Any) -> None:
     """After half the bytes nothing comes for long."""
     half(handler, *answer)
     handler.server.halfway.set()
-    handler.server.go_on.wait(20)
+    handler.server.go_on.wait(100)
     handler.server.gone_on.set()
 
 
@@ -176,7 +176,7 @@ def _server() -> Iterator[Proxy]:
             proxy.shutdown()
             proxy.server_close()
         process.terminate()
-        process.wait(10)
+        process.wait(100)
         process.stderr.close()
 
 
@@ -206,7 +206,7 @@ def _settings(_server: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def s3(_server: Proxy, _settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The server: `proxy`, `faults` to plan, `fs` to look into the bucket, and `url`, an empty folder of the test's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    monkeypatch.setattr(store, "SECONDS", 5.0)
+    monkeypatch.setattr(store, "SECONDS", 60.0)
     for name, value in {"ATTEMPTS": 3, "PAUSE": 0.01, "PATIENCE": 0.0}.items():
         monkeypatch.setattr(retries, name, value)
     _server.clear()

@@ -34,7 +34,7 @@ def _run(verb, url, source, cache, both, answers):
         if path.endswith("manifest.json"):
             puts.append(path)
             if len(puts) == 1:
-                both.wait(60)
+                both.wait(100)
         return original(fs, path, data, info)
 
     for kind in ("s3", "s3a"):
@@ -60,9 +60,9 @@ def test_of_two_processes_one_puts_the_manifest(clouds, s3, tmp_path, verbs) -> 
     ]
     for child in children:
         child.start()
-    errors = dict(answers.get(timeout=60) for _ in children)
+    errors = dict(answers.get(timeout=100) for _ in children)
     for child in children:
-        child.join(60)
+        child.join(100)
     assert sorted(map(bool, errors.values())) == [False, True]
     tasks = {str(other): verb for verb, other in zip(verbs, others, strict=True)}
 

@@ -342,7 +342,7 @@ def test_the_cache_holds_the_shards_under_way_alone(dataset, packed, s3, tmp_pat
 
     child = multiprocessing.get_context("fork").Process(target=killed)
     child.start()
-    child.join(60)
+    child.join(100)
     assert child.exitcode == -signal.SIGKILL
     left = count_bytes()
     for name in ("fetch", "put"):

@@ -264,7 +264,6 @@ def test_ranks_of_one_node_fetch_once(many, s3, tmp_path, room) -> None:
 
 def test_a_rank_does_not_hold_the_shards_of_others(many, s3, monkeypatch, room) -> None:
     """Where a batch has a whole shard, the ranks of a node read every other one; each lets go of those gone by."""
-    monkeypatch.setattr(ahead, "PATIENCE", 0.5)
     for rank in range(2):
         dataset = PackedDataset(many, **room(4.2))
         loader = Loader(dataset, SAMPLES, "shards", shuffle_window=SAMPLES, rank=rank, world_size=2)
@@ -407,7 +406,6 @@ def made(tmp_path: Path) -> Callable[[int, int], Callable[..., PackedDataset]]:
 @pytest.mark.parametrize(("samples", "shards", "room"), [(1200, 9, 4), (6400, 64, 20)])
 def test_a_split_needs_the_shards_of_its_own_batches(made, monkeypatch, samples, shards, room) -> None:
     """Few samples of each shard are read, so a group of batches reaches over more shards than of the whole dataset."""
-    monkeypatch.setattr(ahead, "PATIENCE", 1.0)
     valid = made(samples, shards)(room, split="valid")
     loader = Loader(valid, 8, shuffle=True)
     for _ in range(2):
@@ -430,7 +428,6 @@ def test_a_batch_beyond_its_window_is_refused_in_words(made) -> None:
 )
 def test_what_fits_streams(made, tmp_path, monkeypatch, way) -> None:
     """Samplers, subsets, windows, passes and mixes are read with a few shards at a time, as from a folder."""
-    monkeypatch.setattr(ahead, "PATIENCE", 1.0)
     open_dataset = made(384, 12)
     ways: dict[str, Callable[[Any], Loader]] = {
         "sampler": lambda make: Loader(make(), 8, sampler=[*range(100, 300, 3), *range(99, 0, -5), 370]),
@@ -502,6 +499,7 @@ def test_an_order_that_fetches_shards_again_and_again_says_so(made, caplog) -> N
 def test_failures_that_pass_are_not_seen(many, s3, monkeypatch, room) -> None:
     """They cost another request, and no sample."""
     monkeypatch.setattr(store, "SECONDS", 0.5)
+    monkeypatch.setattr(retries, "ATTEMPTS", 1000)  # on a busy machine other answers are late, too
     for number, fault in enumerate(("cut", "busy", "slow", "corrupt", "late")):
         s3.proxy.plan(f"shards/{2 * number:05}.lmdb", getattr(s3.faults, fault))
     loader = Loader(PackedDataset(many, **room(5.2)), 8, shuffle="shards")
@@ -510,7 +508,6 @@ def test_failures_that_pass_are_not_seen(many, s3, monkeypatch, room) -> None:
 
 def test_failures_that_pass_hold_nothing(many, s3, monkeypatch, room) -> None:
     """Their errors refer to whatever was under way: shards can be removed before garbage is collected."""
-    monkeypatch.setattr(ahead, "PATIENCE", 0.5)
     s3.proxy.plan("manifest.json", s3.faults.busy)
     for number in range(SHARDS):
         s3.proxy.plan(f"shards/{number:05}.lmdb", s3.faults.busy)
@@ -563,14 +560,13 @@ def test_a_full_disk_is_an_error_and_the_next_run_goes_on(many, s3, monkeypatch,
 
 def test_a_loop_that_is_closed_waits_for_nothing(many, s3, tmp_path, monkeypatch) -> None:
     """Neither for an answer that stalls, nor for a pause before another attempt, nor for a file that others fetch."""
-    monkeypatch.setattr(store, "SECONDS", 60.0)
     monkeypatch.setattr(retries, "PAUSE", 20.0)
     s3.proxy.plan("shards/00003.lmdb", s3.faults.stall)
     s3.proxy.plan("shards/00004.lmdb", s3.faults.busy)
     loops = [iter(Loader(PackedDataset(many, cache=tmp_path / "cache"), 16)) for _ in range(2)]
     for loop in loops:
         next(loop)
-    assert s3.proxy.halfway.wait(20)
+    assert s3.proxy.halfway.wait(100)
     while not s3.proxy.gets("shards/00004.lmdb"):
         time.sleep(0.01)
     for loop in reversed(loops):
@@ -581,14 +577,15 @@ def test_a_loop_that_is_closed_waits_for_nothing(many, s3, tmp_path, monkeypatch
 
 def test_room_that_others_hold_is_an_error_in_time(many, s3, monkeypatch, room) -> None:
     """Where another process holds what it takes, and is no loop that gives it back, an epoch does not wait for ever."""
-    monkeypatch.setattr(ahead, "PATIENCE", 0.2)
     limits = room(2.2)
     dataset = PackedDataset(many, **limits)
     shards = [(dataset._mirror, entry) for entry in dataset.manifest.shards[:2]]
     held = [ahead.Ahead(dataset._mirror.cache, shards)]
     leases = [held[0].take(place) for place in range(2)]
-    with pytest.raises(DatasetError, match="raise cache_bytes"):
-        labels(Loader(PackedDataset(many, **limits), 16, shuffle="shards", seed=3))
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead, "PATIENCE", 0.2)
+        with pytest.raises(DatasetError, match="raise cache_bytes"):
+            labels(Loader(PackedDataset(many, **limits), 16, shuffle="shards", seed=3))
     held.pop().close()
     for lease in leases:
         lease.close()

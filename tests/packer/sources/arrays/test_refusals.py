@@ -284,7 +284,7 @@ def test_a_file_being_written_is_refused(tmp_path: Path) -> None:
         writer.stdout.readline()
         with pytest.raises(SourceError, match=r"is being written by another program"):
             open_hdf5(path)
-        writer.communicate(b"\n", timeout=20)
+        writer.communicate(b"\n", timeout=100)
 
 
 def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:

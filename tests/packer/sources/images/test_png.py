@@ -379,7 +379,7 @@ def test_a_lack_of_memory_is_an_error(depth: int) -> None:
     header = png.PngHeader(2500, 16000 // depth, depth, png.RGB, False)
     file = with_lines(header, bytes(line_bytes(header)))
     # An interpreter of its own: this one holds memory that it would use again, whatever the limit.
-    ended = subprocess.run([sys.executable, "-c", WITHIN], input=file, capture_output=True, check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", WITHIN], input=file, capture_output=True, check=False, timeout=100)
     assert ended.returncode == 0, ended.stderr.decode()
     size = f"2500 x {header.height}"
     said = set(ended.stdout.decode().splitlines())
