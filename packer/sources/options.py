@@ -71,8 +71,8 @@ class SourceOptions:
         axis: HDF5, zarr and npy: number of the axis that counts samples.
         attrs: HDF5 and zarr: make a field of this attribute of each file, dataset or group that is a sample.
         scaled: HDF5 and zarr: apply scale_factor, add_offset, _FillValue, missing_value and _Unsigned (missing
-            values become NaN).
-        stored: HDF5 and zarr: pack numbers as they are stored, in spite of such attributes.
+            values become NaN). LAS: so do numbers that no_data names.
+        stored: HDF5, zarr and LAS: pack numbers as they are stored, in spite of such attributes.
         unwritten: HDF5, zarr and TIFF: chunks that were never written: a remark counts them, or they are refused.
         once: HDF5, zarr and npy: keep this array once, as ds.constants: it is the same for all samples, such as a
             grid.

@@ -200,7 +200,7 @@ def agree(
     """
     check_casts(options.cast)
     all_rules = _rules(table)
-    table, rules = _agreeing(table, _choice(options), remarks, watcher)
+    table, rules = _agreeing(table, chosen_fields(options), remarks, watcher)
     for name, properties in _grouping(options.group).named:
         if not any(name in of_layout for of_layout in all_rules):
             raise UsageError(f"--group {name}: no file has vertices with the properties {', '.join(properties)}")
@@ -221,7 +221,8 @@ def agree(
     return msgspec.structs.replace(table, layouts=[tuple(layout)], layout_of=None, numbers=numbers)
 
 
-def _choice(options: SourceOptions) -> Choice:
+def chosen_fields(options: SourceOptions) -> Choice:
+    """Return what `--fields` says."""
     text = options.fields
     if text in ("same", "common", "all"):
         return text
@@ -406,7 +407,7 @@ def _changed(path: str) -> SourceError:
 
 def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
     """Return what the manifest keeps of the options, as JSON values."""
-    choice = _choice(options)
+    choice = chosen_fields(options)
     choices = {"fields": choice if isinstance(choice, str) else list(choice), "cast": dict(options.cast)}
     return {"options": {**choices, **({"triangulate": True} if options.triangulate else {})}}
 

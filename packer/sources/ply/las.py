@@ -23,7 +23,7 @@ from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
 from packer.sources.ply.header import COLUMN_TYPES, Property
-from packer.sources.ply.kind import agree, arrays_of, contents_of_points, header_of, origin
+from packer.sources.ply.kind import agree, arrays_of, chosen_fields, contents_of_points, header_of, origin
 from packer.sources.table import Row
 
 _SIGNATURE = b"LASF"
@@ -58,7 +58,11 @@ def look(row: Row, options: SourceOptions) -> Header:
 
         points = laspy.ScaleAwarePointRecord(none, header.point_format, header.scales, header.offsets)
         contents = contents_of_points(
-            _columns(points), header.point_count, row.path, options, _bytes_after(header, row.path)
+            _columns(points, header, row.path, options),
+            header.point_count,
+            row.path,
+            options,
+            _bytes_after(header, row.path),
         )
     looked = header_of(contents, options)
     return looked._replace(numbers={**looked.numbers, _RECORDS: others})
@@ -71,7 +75,8 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
         points = reader.read_points(-1)
         if len(points) != count:
             raise SourceError(f"declares {count:,} points, and has {len(points):,}; download it again", row.path)
-        return arrays_of(contents_of_points(_columns(points), count, row.path, options), row)
+        columns = _columns(points, reader.header, row.path, options)
+        return arrays_of(contents_of_points(columns, count, row.path, options), row)
 
 
 def _bytes_after(header: Any, path: str) -> int:
@@ -92,16 +97,40 @@ def _bytes_after(header: Any, path: str) -> int:
         return max(0, stop - table - len(again.getvalue()))
 
 
-def _columns(points: Any) -> list[tuple[Property, NDArray[Any]]]:
-    """Return the dimensions of points as properties of PLY vertices: (points,) each."""
-    columns = []
+def _columns(points: Any, header: Any, path: str, options: SourceOptions) -> list[tuple[Property, NDArray[Any]]]:
+    """Return the dimensions of points as properties of PLY vertices: (points,) each.
+
+    Raises:
+        SourceError: a number of a dimension stands for a missing value, and no option says how it is packed.
+    """
+    columns, no_data = [], _no_data(header)
     for name in points.point_format.dimension_names:
         name = _SCALED.get(name, name)
         values = np.asarray(points[name])
+        if name in no_data and not options.stored and _is_wanted(name, options):
+            if not options.scaled:
+                shown = ", ".join(map(str, no_data[name].tolist()))
+                how = "--scaled packs NaN in their place, and --stored the numbers as they are"
+                raise SourceError(f"{name} has no_data {shown}: these numbers stand for missing values; {how}", path)
+            is_missing = points.array[name] == no_data[name]
+            values = values.astype(np.result_type(values, np.float32))
+            values[is_missing.reshape(values.shape)] = np.nan
         for k, column in enumerate(values.T if values.ndim > 1 else [values]):
             dtype = COLUMN_TYPES[column.dtype.name]
             columns.append((Property(f"{name}_{k}" if values.ndim > 1 else name, dtype), column))
     return columns
+
+
+def _is_wanted(name: str, options: SourceOptions) -> bool:
+    """Return whether `--fields` does not leave out a dimension."""
+    return (choice := chosen_fields(options)) in ("same", "common", "all") or name in choice
+
+
+def _no_data(header: Any) -> dict[str, NDArray[Any]]:
+    """Return the stored numbers of extra dimensions, one for each column, that stand for missing values."""
+    structs = [struct for record in header.vlrs.get("ExtraBytesVlr") for struct in record.extra_bytes_structs]
+    declared = {struct.name.decode(): struct.no_data for struct in structs if struct.data_type}
+    return {name: numbers for name, numbers in declared.items() if numbers is not None and (numbers == numbers).any()}
 
 
 @contextmanager
@@ -172,7 +201,7 @@ KIND = Kind(
     names_fields=True,
     lies_beside=True,
     needs=("laspy", "LAS", "lidar"),
-    options=("fields", "cast", "group"),
+    options=("fields", "cast", "group", "scaled", "stored"),
     exports="ply",
     none_left="none of its files can be packed",
     pair=pair_in_order,

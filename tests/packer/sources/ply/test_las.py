@@ -63,6 +63,26 @@ def test_files_of_several_kinds_share_fields(tmp_path: Path) -> None:
     assert source.remarks == ["records beside the points, such as the coordinate system (VLRs), are not packed: b.laz"]
 
 
+def test_numbers_that_stand_for_missing_values(tmp_path: Path) -> None:
+    """Of dimensions with `no_data`: refused unless `--scaled` or `--stored` says how they are packed; or left out."""
+    header = laspy.LasHeader(point_format=0, version="1.4")
+    header.add_extra_dim(laspy.ExtraBytesParams("d", "i2", scales=[0.5], offsets=[0.0], no_data=[-9]))
+    header.add_extra_dim(laspy.ExtraBytesParams("v", "2u1", no_data=[1, 2]))
+    las: Any = laspy.LasData(header, laspy.ScaleAwarePointRecord.zeros(2, header=header))
+    las.points.array["d"], las.points.array["v"] = [-9, 3], [[1, 1], [2, 2]]
+    las.write(tmp_path / "a.laz")
+    with pytest.raises(
+        SourceError, match=r"a.laz: d has no_data -9: these numbers stand for missing .*--scaled .*--st"
+    ):
+        open_ply(str(tmp_path))
+    found = read_each(open_ply(str(tmp_path), scaled=True))
+    assert np.array_equal(found["d"][0], [np.nan, 1.5], equal_nan=True)
+    assert np.array_equal(found["v"][0], np.array([[np.nan, 1], [2, np.nan]], "f4"), equal_nan=True)
+    found = read_each(open_ply(str(tmp_path), stored=True))
+    assert (found["d"][0].tolist(), found["v"][0].tolist()) == ([-4.5, 1.5], [[1, 1], [2, 2]])
+    assert read_each(open_ply(str(tmp_path), fields="xyz"))["xyz"][0].shape == (2, 3)
+
+
 def in_one_piece(data: bytes) -> bytes:
     """A file whose record of LASzip says that it has no chunks."""
     at = data.index(b"laszip encoded") + 52
