@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES
 from packer.sources.agreeing import agree_on_most
 from packer.sources.base import LARGE_BYTES, LargeArray
-from packer.sources.files import LEROBOT_INFO, FileSet, unreadable
+from packer.sources.files import LEROBOT_INFO, FileSet, join, unreadable
 from packer.sources.images import image_in
 from packer.sources.kinds import Kind
 from packer.sources.looking import Header
@@ -83,7 +84,39 @@ def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watc
     remarks = [f"each episode is a sample: {len(rows):,} episodes of {steps} steps, {info['fps']} a second"]
     if options.skip:
         remarks.append(f"left out by --skip: {first_few(options.skip)}")
+    named = {file for paths in inputs.values() for file in paths.files}
+    if others := [f"column {name}" for name in _unnamed_columns(folder, rows, info)] + [
+        file for file in _files_below(folder) if file not in named and not set(options.skip) & set(file.split("/"))
+    ]:
+        remarks.append(
+            f"{LEROBOT_INFO} does not name {len(others):,} columns and files, not packed: {first_few(others)}"
+        )
     return SampleTable(count=len(rows), inputs=inputs, names=names, numbers=numbers), remarks
+
+
+def _unnamed_columns(folder: str, rows: Sequence[Mapping[str, Any]], info: Mapping[str, Any]) -> list[str]:
+    """Return the columns of the first file of data that are no features; files of a dataset have the same ones."""
+    import pyarrow.parquet as pq
+
+    from packer.sources.tables import faults
+
+    path = join(folder, rows[0][_DATA]) if rows else ""
+    if not Path(path).is_file():
+        return []  # each episode names its file
+    with faults(path):
+        return [name for name in pq.read_schema(path).names if name not in info["features"]]
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """Yield the files of a dataset, by their paths in it, but for those of `meta`, hidden ones and words about it."""
+    for place, folders, files in os.walk(folder):
+        below = Path(place).relative_to(folder).as_posix().removeprefix(".")
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and (below or name != "meta"))
+        yield from (
+            f"{below}/{file}".removeprefix("/")
+            for file in sorted(files)
+            if not file.startswith(".") and (below or "." in file.removesuffix(".md"))
+        )
 
 
 def _name(folder: str, episode: int) -> str:

@@ -53,6 +53,20 @@ def test_frames_are_resized_and_features_left_out(tmp_path: Path) -> None:
     assert [clip.shape for clip in values[CAMERA]] == [(steps, 16, 24, 3) for steps in LENGTHS]
 
 
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_what_the_dataset_does_not_name_is_said(tmp_path: Path, version: str) -> None:
+    """Columns that are no features, and files of no episode, are counted; cameras that are left out are named."""
+    folder = write(tmp_path / "d", version)
+    (folder / "README.md").write_text("words")
+    assert not [text for text in open_sources([str(folder)]).remarks if "does not name" in text]
+    first = min(folder.glob("data/*/*.parquet"))
+    table = parquet.read_table(first)
+    parquet.write_table(table.append_column("reward", pa.array([0.5] * len(table))), first)
+    (folder / "videos/old.mp4").touch()
+    (remark,) = (text for text in open_sources([str(folder)], SourceOptions(skip=(CAMERA,))).remarks if "name" in text)
+    assert remark == "meta/info.json does not name 2 columns and files, not packed: column reward, videos/old.mp4"
+
+
 def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
     """Another version, a feature of text, a video that is missing or too short, a step without a value, damage."""
     with pytest.raises(UsageError, match=r"LeRobot v1\.6"):
