@@ -140,8 +140,13 @@ def facts(description: Description) -> list[tuple[str, str]]:
         pairs.append(("splits", split_text(splits, manifest.samples)))
     plain = {name: value for name, value in manifest.origin.items() if isinstance(value, (str, int, float))}
     pairs += [(f"origin {name}", str(value)) for name, value in plain.items()]
-    others = [name for name, value in manifest.origin.items() if value and name not in plain]
-    return pairs + ([("origin ...", f"{first_few(others)}: --json shows them")] if others else [])
+    for verb in ("joined", "dropped"):
+        fields = manifest.origin.get(verb)
+        if fields and isinstance(fields, list | dict):
+            pairs.append((f"{verb} later", first_few(list(map(str, fields)))))
+    others = [name for name, value in manifest.origin.items() if value and name not in (*plain, "joined", "dropped")]
+    kept = f"of its sources the manifest also keeps {first_few(others)}; --json shows them"
+    return pairs + ([("origin", kept)] if others else [])
 
 
 def _commands(manifest: Manifest, path: str) -> list[str]:

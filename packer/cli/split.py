@@ -8,6 +8,7 @@ from packer import split as verb
 from packer.cli.logs import log_options, say
 from packer.cli.options import pair_parser
 from packer.cli.summary import split_lines
+from packer.cli.text import count_text
 from packer.packing import SPLIT
 
 _RULE = f"{SPLIT}|CONDITION"
@@ -48,4 +49,5 @@ def split(dataset: str, rules: dict[str, str], by: str, seed: int) -> None:
     $ packer split images.packed small='width < 512' rare='label in 3,7'
     """
     manifest = verb.split(dataset, {name: rule or None for name, rule in rules.items()}, by=by, seed=seed)
-    say(*split_lines(manifest) or [f"{dataset}: no splits"])
+    samples = count_text(manifest.samples, "sample")
+    say(f"{dataset}: {samples}" if manifest.splits else f"{dataset}: no splits", *split_lines(manifest))

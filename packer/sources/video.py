@@ -42,6 +42,12 @@ _CUT_SECONDS = 0.5
 #: Bytes that may be missing: some writers count the header of a file twice.
 _SLACK = 16
 _ADVICE = "encode it again with ffmpeg, or move it away"
+#: How a frame begins in MPEG-4 part 2. Old DivX and XviD packed two into one piece, which FFmpeg shows at wrong times.
+_FRAME_OF_MPEG4 = b"\0\0\1\xb6"
+_PACKED = (
+    "has packed B-frames, as old DivX and XviD wrote them: ffmpeg -i OLD -c copy -bsf:v mpeg4_unpack_bframes NEW "
+    "unpacks them, or encode it again (-c:v libx264), or move it away"
+)
 
 
 class Video(NamedTuple):
@@ -160,6 +166,8 @@ def _demux(container: InputContainer, stream: VideoStream, path: str, first: lis
             first += cast("list[VideoFrame]", packet.decode())[:1]
         if not packet.size or packet.is_discard or _is_hidden(packet):
             continue
+        if stream.codec_context.name == "mpeg4" and bytes(packet).count(_FRAME_OF_MPEG4) > 1:
+            raise SourceError(_PACKED, path)
         if packet.pts is None:
             raise SourceError(f"does not say when its frames are shown; {_ADVICE} (as .mp4)", path)
         if is_cut_off:

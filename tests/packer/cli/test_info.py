@@ -11,8 +11,10 @@ from made_datasets import make_plain, put_manifest
 
 from packer import __version__
 from packer.convert import convert
+from packer.drop import drop
 from packer.format import ColumnTotals
 from packer.format import manifest as manifests
+from packer.join import join
 from packer.packing import ConvertOptions, commands_of
 
 
@@ -33,7 +35,7 @@ def test_what_the_text_says(packer, packed):
 
 
 def test_what_the_text_says_of_other_datasets(packer, packed, clouds, rows, tmp_path):
-    """Ragged axes are `any`; of the origin words and numbers are shown, and what only a machine reads is named."""
+    """Ragged axes are `any`; of the origin words and numbers are shown, fields that came or went later are named."""
     assert "origin kind  images" in packer("info", packed).stdout
     convert(clouds.folder, tmp_path / "a", workers=0)
     assert "any x 3" in packer("info", tmp_path / "a").stdout
@@ -41,8 +43,16 @@ def test_what_the_text_says_of_other_datasets(packer, packed, clouds, rows, tmp_
     text = packer("info", tmp_path / "b").stdout
     assert "none; samples have only numbers" in text
     assert "one value" in text
-    assert "origin kind  hdf5\norigin ...   options, files: --json shows them\n" in text
+    assert (
+        "origin kind  hdf5\norigin       of its sources the manifest also keeps options, files; --json shows them\n"
+        in text
+    )
     assert "{" not in text
+    join(tmp_path / "b", [{"z": n} for n in range(manifests.read(tmp_path / "b").samples)])
+    drop(tmp_path / "b", ["z"], workers=0)
+    text = packer("info", tmp_path / "b").stdout
+    assert "dropped later  z\n" in text
+    assert text.count("dropped") == 1
 
 
 def test_json_holds_exact_bytes(packer, packed):

@@ -36,7 +36,7 @@ def test_split_changes_the_manifest_alone(packer, dataset, pairs, tmp_path, file
     before = files_of(dataset)
     (tmp_path / "list.txt").write_text("".join(f"{name}.png (12,10,3) 1\n" for name in pairs.names[:2]))
     result = packer("split", dataset, f"test=@{tmp_path / 'list.txt'}", "train=0.5", "valid=", "--seed", 7)
-    assert result.stdout == "splits: test 2, train 5, 5 in none\n"
+    assert result.stdout == f"{dataset}: 12 samples\nsplits: test 2, train 5, 5 in none\n"
     after = files_of(dataset)
     assert {name for name in after if after[name] != before[name]} == {"manifest.json"}
     assert manifests.read(dataset).split("test").tolist() == [0, 1]

@@ -157,6 +157,15 @@ def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
     video(tmp_path / "in/alpha.mov", codec="prores_ks", pixels="yuva444p10le")
     for name, matrix in (("mirrored", (-1, 0, 0, 1)), ("flipped", (1, 0, 0, -1)), ("swapped", (0, 1, 1, 0))):
         turned(Path(video(tmp_path / f"in/{name}.mp4")), matrix)
+    apart = video(tmp_path / "b.avi", codec="mpeg4", bf="1")
+    with av.open(apart) as frames, av.open(str(tmp_path / "in/packed.avi"), "w") as container:
+        stream = container.add_stream_from_template(frames.streams.video[0])
+        key, frame, between, *_ = frames.demux(video=0)
+        both = av.Packet(bytes(frame) + bytes(between))
+        both.pts, both.dts, both.time_base = frame.pts, frame.dts, frame.time_base
+        for packet in (key, both):
+            packet.stream = stream
+            container.mux(packet)
     with_streams(tmp_path / "in/two.mkv", 2)
     with_streams(tmp_path / "in/sound.mp4", 0)
     errors: list[SourceError] = []
@@ -168,6 +177,7 @@ def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
     assert "alpha channel" in said["alpha.mov"]
     assert all("is to be shown mirrored" in said[f"{name}.mp4"] for name in ("mirrored", "flipped", "swapped"))
     assert "cannot be decoded" in said["empty.mp4"]
+    assert "-c copy -bsf:v mpeg4_unpack_bframes" in said["packed.avi"]
     assert "has 2 streams of video" in said["two.mkv"]
     assert "has no stream of video" in said["sound.mp4"]
 
