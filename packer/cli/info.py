@@ -145,7 +145,7 @@ def facts(description: Description) -> list[tuple[str, str]]:
         if fields and isinstance(fields, list | dict):
             pairs.append((f"{verb} later", first_few(list(map(str, fields)))))
     others = [name for name, value in manifest.origin.items() if value and name not in (*plain, "joined", "dropped")]
-    kept = f"of its sources the manifest also keeps {first_few(others)}; --json shows them"
+    kept = f"the manifest also has {first_few(others)}: --json shows them"
     return pairs + ([("origin", kept)] if others else [])
 
 

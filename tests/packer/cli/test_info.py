@@ -43,10 +43,7 @@ def test_what_the_text_says_of_other_datasets(packer, packed, clouds, rows, tmp_
     text = packer("info", tmp_path / "b").stdout
     assert "none; samples have only numbers" in text
     assert "one value" in text
-    assert (
-        "origin kind  hdf5\norigin       of its sources the manifest also keeps options, files; --json shows them\n"
-        in text
-    )
+    assert "origin kind  hdf5\norigin       the manifest also has options, files: --json shows them\n" in text
     assert "{" not in text
     join(tmp_path / "b", [{"z": n} for n in range(manifests.read(tmp_path / "b").samples)])
     drop(tmp_path / "b", ["z"], workers=0)
