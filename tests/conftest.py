@@ -77,16 +77,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while tests are collected, which makes none, and set aside what was imported.
-
-    To go through all of it takes half a second: this was a third of the time of collecting, and more later.
-    """
+    """Collect no garbage while tests are collected: there is hardly any, and all that was imported is gone through."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
         gc.enable()
 
 
@@ -96,6 +91,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     item.stash[_failed] = item.stash.get(_failed, False) or report.failed
     return report
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imports_set_aside() -> None:
+    """Set aside what is there before the first test of a file: to go through the imports of all takes half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

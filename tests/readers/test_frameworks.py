@@ -5,7 +5,6 @@ MONAI, Kornia and others are shown by the pages of the book, whose blocks are ru
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,14 +34,6 @@ pytestmark = [
 ]
 
 SAMPLES = 37
-
-
-@pytest.fixture(autouse=True, scope="module")
-def imports_are_set_aside() -> Iterator[None]:
-    """What the frameworks have imported is not gone through whenever garbage is collected in tests of other files."""
-    yield
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="module")
