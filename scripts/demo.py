@@ -72,8 +72,8 @@ JOBS = (
 
 HEAD = f"{'packer convert ...':55}{'samples':>8}{'MB':>6}{'packed':>7}{'samples/s':>10}{'files':>7}{'times':>6}"
 NEXT = """
-samples/s: an epoch by DataLoader, shuffled. `packer info data/packed/pairs.packed` prints all options.
-Now your own files: pictures, clouds, videos, arrays, HDF5, tables, tars; lr=FOLDER hr=FOLDER for pairs
+samples/s: a shuffled epoch by DataLoader. `packer info data/packed/pairs.packed` shows all options.
+Now your own: pictures, clouds, videos, arrays, HDF5, tables, tars; lr=FOLDER hr=FOLDER for pairs.
   .venv/bin/packer convert FOLDER mine.packed
   .venv/bin/python -c "from readers import PackedDataset; print(PackedDataset('mine.packed')[0])"
 """

@@ -495,10 +495,11 @@ def _absent(folder: Path) -> DatasetError:
             "to a folder first"
         )
     if not folder.is_dir():
-        problem = (
-            "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist; check the path"
-        )
-        return NoDatasetError(f"{folder} {problem}")
+        if not folder.exists():
+            return NoDatasetError(f"{folder} does not exist; check the path")
+        owner = next((above for above in folder.parents if (above / MANIFEST).is_file()), None)
+        expected = f"its folder, {owner}" if owner else "the folder of a packed dataset"
+        return NoDatasetError(f"{folder} is a file; give {expected}")
     notes = list((folder / UNFINISHED).glob("????????.json"))
     if notes:
         total = None

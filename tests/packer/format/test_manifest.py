@@ -302,9 +302,18 @@ def test_a_changed_manifest_says_so(change: Any) -> None:
 
 
 def test_folders_that_hold_no_dataset(tmp_path: Path) -> None:
-    """Absent, a file, empty: each has its sentence."""
+    """Absent, a file, a file of a dataset, empty: each has its sentence."""
     (tmp_path / "file").touch()
-    for name, said in (("none", "does not exist"), ("file", "is a file"), (".", "no manifest.json")):
+    shard = tmp_path / "good" / "shards" / "0.lmdb"
+    shard.parent.mkdir(parents=True)
+    shard.touch()
+    (tmp_path / "good" / "manifest.json").write_bytes(manifests.encode(example()))
+    for name, said in (
+        ("none", "does not exist; check the path"),
+        ("file", "is a file; give the folder of a packed dataset"),
+        ("good/shards/0.lmdb", "is a file; give its folder, .*/good$"),
+        (".", "no manifest.json"),
+    ):
         with pytest.raises(NoDatasetError, match=said):
             manifests.read(tmp_path / name)
 
