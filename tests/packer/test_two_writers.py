@@ -14,10 +14,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from broken import stopped_at
 
 from packer.append import append
 from packer.convert import convert
 from packer.errors import ChangedMeanwhileError, UsageError
+from packer.format import MANIFEST
 from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.packing import Change, LocalPlace, RemotePlace, named_files
@@ -34,14 +36,15 @@ class Writer(threading.Thread):
     """A command in a thread of its own, which waits before one operation of its place until it may go on.
 
     Attributes:
-        operations: how many it has made.
+        operations: the names of those that it has made.
         error: what it raised.
     """
 
     def __init__(self, command: Callable[[], object], stop: int) -> None:
         super().__init__(daemon=True)
         self.command, self.stop = command, stop
-        self.operations, self.error = 0, None
+        self.operations: list[str] = []
+        self.error: BaseException | None = None
         self.is_there, self.may_go_on = threading.Event(), threading.Event()
 
     def run(self) -> None:
@@ -62,11 +65,11 @@ class Writer(threading.Thread):
         self.join(100)
         assert not self.is_alive()
 
-    def before_operation(self) -> None:
-        if self.operations == self.stop:
+    def before_operation(self, name: str) -> None:
+        if len(self.operations) == self.stop:
             self.is_there.set()
             assert self.may_go_on.wait(100)
-        self.operations += 1
+        self.operations.append(name)
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     def before(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             if isinstance(writer := threading.current_thread(), Writer):
-                writer.before_operation()
+                writer.before_operation(method.__name__)
             return method(*arguments, **options)
 
         return call
@@ -102,11 +105,11 @@ def results(state: State, verbs: Iterable[str]) -> set[State]:
     return states
 
 
-def play(dataset: Dataset, verbs: Sequence[str], stops: Sequence[int]) -> list[int]:
+def play(dataset: Dataset, verbs: Sequence[str], stops: Sequence[int]) -> list[list[str]]:
     """Let each command come to its stop, then each to its end, then those that were late once more.
 
     Returns:
-        how many operations each has made.
+        the operations that each has made.
     """
     dataset.renew()
     writers = [Writer(partial(VERBS[verb].run, dataset), stop) for verb, stop in zip(verbs, stops, strict=True)]
@@ -124,6 +127,7 @@ def play(dataset: Dataset, verbs: Sequence[str], stops: Sequence[int]) -> list[i
     files = [path.name for path in (folder / "unfinished").glob("*")]
     runs = {name.partition("-")[0] for name in files if "-" in name} | manifests.read(folder).runs.keys()
     assert all(name[:8] in runs for name in files), f"{where}: {files} of commands that were late and keep no shard"
+    assert all(f"{name[:8]}.json" in files for name in files), f"{where}: {files}, and a note is gone"
     refused = set[str]()
     for verb, error in errors.items():
         assert isinstance(error, UsageError), f"{where}: {verb}: {error!r}"
@@ -146,7 +150,7 @@ def play(dataset: Dataset, verbs: Sequence[str], stops: Sequence[int]) -> list[i
 IN_A_FOLDER = [
     *(
         ("append", other)
-        for other in ("append another", "join", "drop", "split", "stats", "repack", "convert", "merge", "write")
+        for other in ("append another", "join", "drop", "split", "stats", "repack", "convert", "write")
     ),
     *(("repack", other) for other in ("split", "drop", "join")),
     *(("drop", other) for other in ("drop", "split", "join", "write")),
@@ -178,7 +182,32 @@ def test_what_was_reported_is_there_and_the_others_are_told(
     operations = play(dataset, verbs, [1_000] * len(verbs))
     random = Random(" ".join(verbs))  # the same stops each time
     for _ in range(TIMES):
-        play(dataset, verbs, [random.randrange(count) for count in operations])
+        play(dataset, verbs, [random.randrange(len(names)) for names in operations])
+
+
+@pytest.mark.usefixtures("stopping")
+def test_a_run_that_is_replaced_keeps_no_shard_without_its_note(tmp_path: Path) -> None:
+    """Whenever it ends while the command that has replaced it tidies up, its note and its shards are there, or gone."""
+    dataset = Dataset(tmp_path, False)
+    verbs = ("append", "convert")  # what is appended suits the new dataset, too
+    replaced, replacing = play(dataset, verbs, [1_000] * 2)
+    published = len(replacing) - replacing[::-1].index("put")
+    for stop in range(published, len(replacing) + 2):
+        play(dataset, verbs, [replaced.index("put_draft"), stop])
+
+
+@pytest.mark.usefixtures("stopping")
+def test_a_run_is_replaced_by_what_is_published_alone(tmp_path: Path) -> None:
+    """A command that was to replace it, and is killed before it publishes anything, costs it nothing."""
+    dataset = Dataset(tmp_path, False)
+    (operations,) = play(dataset, ["drop"], [1_000])
+    dataset.renew()
+    replaced = Writer(partial(VERBS["drop"].run, dataset), operations.index("put") - 2)  # its last look comes first
+    replaced.wait()
+    convert_anew = partial(VERBS["convert"].run, dataset)
+    stopped_at(convert_anew, LocalPlace, "put", lambda place, name, *_: name == MANIFEST)
+    replaced.end()
+    assert replaced.error is None
 
 
 @pytest.mark.usefixtures("stopping")
