@@ -219,7 +219,7 @@ def test_accelerate_saves_and_loads_where_a_loader_stands(dataset: PackedDataset
 def given_to_ranks(path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What each of two ranks of gloo is given by Lightning and by Accelerate."""
     folder = tmp_path_factory.mktemp("ranks")
-    call_in_ranks(2, "frameworks_on_ranks", "train", str(path), str(folder))
+    call_in_ranks(2, "frameworks_on_ranks", "train", str(path), str(folder), trains=True)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 

@@ -98,7 +98,7 @@ def test_two_ranks_train_and_validate(demo_data: Path, tmp_path: Path, capsys: p
     arguments = [str(tmp_path / "pairs.packed"), "--batch-size", "9"]
     distributed.main(arguments)
     one = re.fullmatch(r"epoch 0: (\d+) steps on 1 ranks, error ([\d.]+) on (\d+) samples\n", capsys.readouterr().out)
-    printed = call_in_ranks(2, "examples.distributed", "main", *arguments)
+    printed = call_in_ranks(2, "examples.distributed", "main", *arguments, trains=True)
     two = re.fullmatch(r"epoch 0: (\d+) steps on 2 ranks, error ([\d.]+) on (\d+) samples\n", printed)
     assert one
     assert two
