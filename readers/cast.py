@@ -40,7 +40,9 @@ def check_cast(cast: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str
             raise UsageError(f"cast: field {name!r} is text, which has no other dtype; leave it out")
         old, new = np.dtype(field.dtype), np.dtype(dtype)
         narrows = old.kind in "iu" and new.kind in "iu" and not np.can_cast(old, new)
-        if narrows or not np.can_cast(old, new, "same_kind"):
+        # To numpy any float is of the same kind as integers, but float16 ends at 65504.
+        overflows = old.kind in "iu" and new.kind == "f" and np.iinfo(old).max > float(np.finfo(new).max)
+        if narrows or overflows or not np.can_cast(old, new, "same_kind"):
             raise UsageError(
                 f"cast: values of field {name!r} ({old.name}) may not fit {new.name}; convert them in a batch_transform"
             )

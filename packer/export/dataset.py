@@ -18,6 +18,7 @@ from packer.codecs import JPEG
 from packer.errors import UsageError, first_few
 from packer.export.files import Files, Writer, meanings_in
 from packer.format import clear_errors
+from packer.packing import find_listed
 from packer.remote import refuse_url
 from packer.sources import PackedSource, all_kinds, block_bytes, count, open_packed
 from packer.watcher import EXPORTING, NOBODY, Watcher
@@ -58,7 +59,7 @@ class ExportOptions:
     Attributes:
         to: one of `KINDS`; None for the kind that the samples were packed from.
         fields: names of the fields to export; None for all.
-        samples: the samples to export: the name of a split, or names of samples (numbers, if they have no names), as a
+        samples: the samples to export: the name of a split, or names or numbers of samples, as splits take them, in a
             sequence or a text with commas; None for all.
         values: with `basicsr-lmdb`: `png`, which is small, or `bmp`, which BasicSR decodes fastest; None for png.
         overwrite: whether the folder may hold something already; files of one name are replaced.
@@ -156,18 +157,18 @@ def _find_samples(source: PackedSource, wanted: str | Sequence[str] | Sequence[i
     """
     if isinstance(wanted, str) and wanted in source.splits:
         return np.asarray(source.splits[wanted], np.int64)
-    entries = wanted.split(",") if isinstance(wanted, str) else [str(entry) for entry in wanted]
-    names = range(len(source)) if source.names is None else source.names
-    number_of = {str(name): number for number, name in enumerate(names)}
-    if unknown := [entry for entry in entries if entry not in number_of]:
+    entries: Sequence[Any] = wanted.split(",") if isinstance(wanted, str) else list(wanted)
+    numbers = find_listed(entries, source.names, len(source))
+    if unknown := [repr(entries[place]) for place in np.flatnonzero(numbers < 0)]:
+        names = source.names or ()
         samples = f"0 to {len(source) - 1}, without names" if source.names is None else f"such as {names[0]!r}"
         raise UsageError(
-            f"there is no sample or split {first_few(list(map(repr, unknown)))}; splits are "
+            f"there is no sample or split {first_few(unknown)}; splits are "
             f"{', '.join(source.splits) or 'none'}; samples are {samples}"
         )
     if not entries:
         raise UsageError("no sample is named; give samples a split, or names of samples")
-    return np.unique([number_of[entry] for entry in entries])
+    return np.unique(numbers)
 
 
 def _list_losses(source: PackedSource, writer: Writer) -> Iterator[str]:

@@ -91,7 +91,17 @@ from packer.packing.schedulers import executor_at
 from packer.packing.shared_plan import PlanSharing, SharedPlan
 from packer.packing.sizes import FieldSizes, field_sizes
 from packer.packing.source_files import SeenFiles, SourceFiles, source_files
-from packer.packing.splits import SPLIT, Rule, Samples, join_splits, make_splits, parse_rules, share_out, split_text
+from packer.packing.splits import (
+    SPLIT,
+    Rule,
+    Samples,
+    find_listed,
+    join_splits,
+    make_splits,
+    parse_rules,
+    share_out,
+    split_text,
+)
 from packer.packing.tasks import (
     Make,
     ShardReport,
@@ -157,6 +167,7 @@ __all__ = [
     "fetch_rejected",
     "field_sizes",
     "find_culprit",
+    "find_listed",
     "finish_shard",
     "fit_source",
     "is_shuffled",

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fnmatch import translate
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,9 +208,8 @@ def _find_named(split: str, rule: str | Listed, samples: Samples, lenient: bool)
             f"split {split!r}: its list holds numbers, and these shift when bad samples are skipped; "
             "make the split afterwards, with `packer split`"
         )
-    number_of = None if names is None else {name: number for number, name in enumerate(names)}
-    numbers = np.array([_find_number(entry, number_of) for entry in entries], np.int64)
-    is_there = (numbers >= 0) & (numbers < samples.total)
+    numbers = find_listed(entries, names, samples.total)
+    is_there = numbers >= 0
     if not is_there.all() and not lenient:
         unknown = [repr(entries[index]) for index in np.flatnonzero(~is_there)]
         numbering = f"samples have the numbers 0 to {samples.total - 1} and no names"
@@ -221,17 +222,31 @@ def _find_named(split: str, rule: str | Listed, samples: Samples, lenient: bool)
     return np.flatnonzero(is_named)
 
 
-def _find_number(entry: str | int, number_of: Mapping[str, int] | None) -> int:
-    """Return the number of the sample that an entry of a list names; -1 if there is no such sample.
+def find_listed(entries: Sequence[Any], names: Sequence[str] | None, total: int) -> NDArray[np.int64]:
+    """Return the numbers of the samples that the entries of a list name, (n,); -1 where there is no such sample.
 
-    An integer is the sample's number; so is a line of digits, if samples have no names. For names see `entry_of`.
+    An integer is the number of a sample; so is a text of digits, if samples have no names. For names see `entry_of`.
+
+    Args:
+        names: of all samples; None if they have none.
+        total: how many samples there are.
     """
-    if not isinstance(entry, str):
-        return -1 if isinstance(entry, (bool, float)) else int(entry)  # such as of a mask, whose True would be 1
-    if number_of is None:
-        return int(entry) if entry.isdecimal() and len(entry) < 19 else -1
-    number = entry_of(entry, number_of)
-    return -1 if number is None else number
+    number_of = None if names is None else {name: number for number, name in enumerate(names)}
+    numbers = [_find_number(entry, number_of) for entry in entries]
+    return np.array([number if 0 <= number < total else -1 for number in numbers], np.int64)
+
+
+def _find_number(entry: Any, number_of: Mapping[str, int] | None) -> int:
+    """Return the number that an entry of a list means, of a sample or outside of all."""
+    if isinstance(entry, str):
+        if number_of is None:
+            return int(entry) if entry.isdecimal() and len(entry) < 19 else -1
+        number = entry_of(entry, number_of)
+        return -1 if number is None else number
+    # What a comparison gives is a mask, whose True would be 1.
+    with suppress(TypeError):
+        return -1 if np.asarray(entry).dtype == np.bool_ else index(entry)
+    return -1
 
 
 def _unit_keys(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:

@@ -101,6 +101,7 @@ def test_documents_lie_in_rows_without_padding(tmp_path: Path, monkeypatch: pyte
     [
         ({"label": "int32"}, r"values of field 'label' \(int64\) may not fit int32"),
         ({"x": "int64"}, r"values of field 'x' \(float32\) may not fit int64"),
+        ({"label": "float16"}, r"values of field 'label' \(int64\) may not fit float16"),
         ({"x": "bfloat16"}, "x=bfloat16: one of .*float32.* is expected"),
         ({"caption": "int64"}, "'caption' is text"),
         ({"y": "int64"}, "no field 'y' is read"),
