@@ -159,7 +159,7 @@ def _find_samples(source: PackedSource, wanted: str | Sequence[str] | Sequence[i
         return np.asarray(source.splits[wanted], np.int64)
     entries: Sequence[Any] = wanted.split(",") if isinstance(wanted, str) else list(wanted)
     numbers = find_listed(entries, source.names, len(source))
-    if unknown := [repr(entries[place]) for place in np.flatnonzero(numbers < 0)]:
+    if unknown := [repr(entry) for entry, number in zip(entries, numbers.tolist(), strict=True) if number < 0]:
         names = source.names or ()
         samples = f"0 to {len(source) - 1}, without names" if source.names is None else f"such as {names[0]!r}"
         raise UsageError(
