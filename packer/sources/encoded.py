@@ -41,13 +41,15 @@ class EncodedSource(DerivedSource):
 
     Attributes:
         decoded: what each of these fields is then: images (H, W, C), or arrays (T, H, W, C), which are clips.
+        options: how images are read, such as turned by their orientation tags.
     """
 
     decoded: dict[str, FieldSpec]
+    options: SourceOptions
 
     @classmethod
-    def of(cls, source: Source, names: Sequence[str]) -> EncodedSource:
-        """Return the samples of a source with the fields `names` decoded.
+    def of(cls, source: Source, names: Sequence[str], options: SourceOptions) -> EncodedSource:
+        """Return the samples of a source with the fields `names` decoded, as options for images say.
 
         The first, the middle and the last sample are read. Images of a field have one size if theirs do; frames of
         clips must.
@@ -56,6 +58,8 @@ class EncodedSource(DerivedSource):
             UsageError: there is no such field, or it holds no bytes.
             SourceError: all of these are bad.
         """
+        from packer.sources.images import header_in  # which loads decoders
+
         specs = {spec.name: spec for spec in source.fields}
         for name in names:
             if name not in specs:
@@ -72,8 +76,8 @@ class EncodedSource(DerivedSource):
                 try:
                     value: Any = next(iter(source.slice(number, number + 1).read()))[name][0]
                     file = _file_in(value[0:1][0] if is_clip else value)
-                    images.append(_decoded(file, name))
-                    notes[_note_of(file, name)] += 1
+                    images.append(_decoded(file, name, options))
+                    notes[header_in(file, name, options).note] += 1
                 except SourceError as error:  # it comes again when the sample is read
                     errors.append(error)
             if not images:
@@ -88,7 +92,7 @@ class EncodedSource(DerivedSource):
             remarks.append(f"field {name}: {swapped}")
             looked_at = f"of {len(images)} images that were looked at"
             remarks += [f"field {name}, {times} {looked_at}: {note}" for note, times in notes.items() if note]
-        source = cls(source, decoded)
+        source = cls(source, decoded, options)
         source.remarks = remarks
         return source
 
@@ -114,31 +118,31 @@ class EncodedSource(DerivedSource):
                 sample = {name: values[at] for name, values in block.items()}
                 with faults_of(sample=number):
                     for spec in self.decoded.values():
-                        sample[spec.name] = _value(spec, sample[spec.name], number)
+                        sample[spec.name] = _value(spec, sample[spec.name], number, self.options)
                 yield sample
                 number += 1
 
 
-def _value(spec: FieldSpec, value: Any, number: int) -> Any:
+def _value(spec: FieldSpec, value: Any, number: int, options: SourceOptions) -> Any:
     """Return an image, or a clip: of a large one rows are decoded when they are asked for."""
     if spec.kind == "image":
-        return _image(spec, value)
+        return _image(spec, value, options)
     shape = (len(value), *(n or 0 for n in spec.shape[1:]))
-    clip = LargeArray(spec.np_dtype, shape, partial(_frames, spec, value), number=number)
+    clip = LargeArray(spec.np_dtype, shape, partial(_frames, spec, value, options), number=number)
     return clip if clip.nbytes > LARGE_BYTES else clip[:]
 
 
-def _frames(spec: FieldSpec, value: Any, start: int, stop: int) -> NDArray[Any]:
+def _frames(spec: FieldSpec, value: Any, options: SourceOptions, start: int, stop: int) -> NDArray[Any]:
     rows, files = value[start:stop], []
     out = np.empty((len(rows), *(n or 0 for n in spec.shape[1:])), spec.dtype)
     for at, row in enumerate(rows):
-        out[at] = image = _image(spec, row)
+        out[at] = image = _image(spec, row, options)
         files.append(file_of(image))
     return with_files(out, files)
 
 
-def _image(spec: FieldSpec, row: Any) -> NDArray[Any]:
-    image, shape = _decoded(_file_in(row), spec.name), spec.shape[-3:]
+def _image(spec: FieldSpec, row: Any, options: SourceOptions) -> NDArray[Any]:
+    image, shape = _decoded(_file_in(row), spec.name, options), spec.shape[-3:]
     if image.dtype != spec.dtype or not fits(image.shape, shape):
         raise changed(spec.dtype, shape, image, spec.name)
     return image
@@ -149,18 +153,11 @@ def _file_in(row: Any) -> bytes:
     return np.asarray(row).tobytes().rstrip(b"\0")
 
 
-def _decoded(file: bytes, name: str) -> NDArray[Any]:
+def _decoded(file: bytes, name: str, options: SourceOptions) -> NDArray[Any]:
     """Return the pixels of a file."""
     from packer.sources.images import image_in  # which loads decoders
 
     try:
-        return image_in(file, name, SourceOptions())
+        return image_in(file, name, options)
     except SourceError as error:
         raise SourceError(f"field {name}: an image {error.reason}") from error
-
-
-def _note_of(file: bytes, name: str) -> str:
-    """Return what is not kept as it is in a file, without the option that these sources do not have."""
-    from packer.sources.images import ORIENT_ADVICE, header_in
-
-    return header_in(file, name, SourceOptions()).note.replace(ORIENT_ADVICE, "")

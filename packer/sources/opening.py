@@ -138,7 +138,7 @@ def _first_reason(watcher: Watcher) -> Iterator[Watcher]:
 def _derived(source: Source, options: SourceOptions, paths: Sequence[str], is_of_files: bool) -> Source:
     """Return a source with what options make of its fields: images, classes, labels."""
     if options.encoded and is_of_files:
-        source = EncodedSource.of(source, options.encoded)
+        source = EncodedSource.of(source, options.encoded, options)
     if options.images:
         source = ArrayImageSource(source, options.images)
     if options.classes is not None:

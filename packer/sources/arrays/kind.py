@@ -9,7 +9,7 @@ from typing import Any
 from packer.sources.arrays.collecting import ArrayFacts, agree
 from packer.sources.arrays.completing import complete
 from packer.sources.arrays.fields import ArrayLeaf
-from packer.sources.arrays.pairing import pair
+from packer.sources.arrays.pairing import OF_ENCODED, pair
 from packer.sources.arrays.reading import read_table
 from packer.sources.arrays.units import look
 from packer.sources.files import walk
@@ -20,7 +20,7 @@ def _files_of_zarr(path: str) -> list[str]:
     return sorted(f"{path}/{file}" for file, _ in walk(path)) if Path(path).is_dir() else [path]
 
 
-_NPY_OPTIONS = ("pick", "skip", "axis", "once", "images", "encoded")
+_NPY_OPTIONS = ("pick", "skip", "axis", "once", "images", "encoded", *OF_ENCODED)
 #: Options of files that have attributes and groups.
 _OPTIONS = (*_NPY_OPTIONS, "attrs", "scaled", "stored", "sparse", "unwritten")
 _UNITS = ("rows", "files", "datasets", "groups", "episodes")

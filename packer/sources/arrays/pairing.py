@@ -22,6 +22,8 @@ from packer.watcher import NOBODY, Watcher
 
 #: The input of files that are named for themselves; of one whose rows are the samples, with its path.
 APART = "/"
+#: Options of images, where fields are files of these.
+OF_ENCODED = ("mode", "palette", "max_pixels", "orient")
 
 
 def choice_of(options: SourceOptions) -> UnitChoice:
@@ -105,3 +107,8 @@ def _check(options: SourceOptions, choice: UnitChoice, file_sets: Mapping[str, F
     ):
         if value and is_wrong:
             raise UsageError(reason)
+    if given := [name for name in OF_ENCODED if getattr(options, name) and not options.encoded]:
+        flag = f"--{given[0].replace('_', '-')}"
+        raise UsageError(
+            f"{flag} is for files of images: name the fields that hold them with --encoded, or leave it out"
+        )

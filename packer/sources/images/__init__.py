@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import SourceError
-from packer.sources.images.options import ORIENT_ADVICE, reading_of
+from packer.sources.images.options import reading_of
 from packer.sources.images.png import (
     GRAY,
     GRAY_ALPHA,
@@ -29,7 +29,6 @@ __all__ = [
     "GRAY",
     "GRAY_ALPHA",
     "IHDR",
-    "ORIENT_ADVICE",
     "RGB",
     "RGBA",
     "SIGNATURE",

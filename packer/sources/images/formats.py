@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from packer.codecs import EncodedImage, bytes_after_jpeg
+from packer.codecs import EncodedImage, bytes_after_jpeg, check_jpeg
 from packer.errors import SourceError
 from packer.sources.base import faults_of
 from packer.sources.ends import bytes_after
@@ -28,7 +28,9 @@ from packer.sources.images.pixels import (
     COLOUR_KEY,
     COLOURS,
     FEW_BITS,
+    NOT_TURNED,
     PROFILE,
+    SEVERAL,
     TURNS,
     ImageHeader,
     check_mode,
@@ -48,7 +50,9 @@ JPEG_HEAD_BYTES = 2**16
 
 #: Options where none are given.
 _USUAL = SourceOptions()
-_JPEG_END = b"\xff\xd9"
+_JPEG_END, _MPO = b"\xff\xd9", b"MPF\0"
+#: What the bytes of an image have that may be turned, in front of its tags.
+_TAGS, _TAGS_WITHIN = re.compile(rb"Exif|eXIf|^II[*+]\0|^MM\0[*+]"), 4096
 #: Formats, named as in `packer.sources.files.IMAGES` if they are those of images, and how their files begin.
 _STARTS = {
     "PNG": rb"\x89PNG\r\n\x1a\n",
@@ -124,8 +128,11 @@ def _jpeg_header(
     assert header is not None, "only of TIFF there is none"
     if place is not None:
         return header
-    end = head[-2:] if len(head) == nbytes else read_bytes(path, ByteRange(path, nbytes - 2, 2))[0]
-    return header if end == _JPEG_END else header._replace(after=bytes_after_jpeg(read_bytes(path)[0]))
+    is_whole = len(head) == nbytes
+    end = head[-2:] if is_whole else read_bytes(path, ByteRange(path, nbytes - 2, 2))[0]
+    if end == _JPEG_END and (SEVERAL in header.note or not is_whole):  # of a large file, `read_image` says it
+        return header
+    return header._replace(after=bytes_after_jpeg(head if is_whole else read_bytes(path)[0]))
 
 
 def read_image(path: str, options: ImageOptions, place: ByteRange | bytes | None = None) -> NDArray[Any]:
@@ -137,8 +144,20 @@ def read_image(path: str, options: ImageOptions, place: ByteRange | bytes | None
         SourceError: the file cannot be read or is damaged.
     """
     data, _ = read_bytes(path, place)
+    kind = _kind(path, place, data)
     with faults_of(_shown(path, place)):
-        return _decode(data, _kind(path, place, data), options)
+        pixels = _decode(data, kind, options)
+    if kind == "JPEG" and (place is not None or len(data) > JPEG_HEAD_BYTES) and _goes_on(data):
+        pillow.say_once(pillow.GOES_ON, _shown(path, place))
+    return pixels
+
+
+def _goes_on(data: bytes) -> bool:
+    """Return whether a JPEG that ends as one has more behind its image, and no index of it (MPO), which is said."""
+    begin = check_jpeg(data).scan_at
+    if not data.endswith(_JPEG_END) or data.find(_JPEG_END, begin) == len(data) - len(_JPEG_END):
+        return False
+    return _MPO not in data[:begin] and bytes_after_jpeg(data) > 0
 
 
 def read_stack(
@@ -188,6 +207,8 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
         value = value.get("bytes") or read_bytes(str(value.get("path")))[0]
     if isinstance(value, Image.Image):
         pillow.check_as_meant(value)
+        if pillow.turn_of(value) in TURNS:
+            pillow.say_once(pillow.IS_TURNED, f"an image of field {field}")
         return EncodedImage.of(
             np.ascontiguousarray(pillow.pixels_of(value, pillow.decoding_of(value, options), options)), b""
         )
@@ -195,6 +216,8 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
         data = bytes(value)
         if (kind := _format(data)) in pillow.READERS or kind == "PNG":
             pixels = _decode(data, kind, options)
+            if _TAGS.search(data[:_TAGS_WITHIN]) and NOT_TURNED in read_header(field, options, data).note:
+                pillow.say_once(pillow.IS_TURNED, f"an image of field {field}")
             return pixels if isinstance(pixels, EncodedImage) else EncodedImage.of(pixels, b"")
     return None
 

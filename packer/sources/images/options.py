@@ -11,8 +11,6 @@ from packer.sources.options import SourceOptions
 
 #: Pillow's own limit: an image with more pixels is more likely an attack on memory than an image.
 MAX_PIXELS = 178_956_970
-#: What a remark on a tag of orientation ends with, for sources that have this option.
-ORIENT_ADVICE = "; --orient turns them"
 
 
 @dataclass(frozen=True)

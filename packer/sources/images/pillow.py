@@ -48,8 +48,16 @@ from packer.sources.images.pixels import (
 _JPEG_CHANNELS = ((1, 1), (1, 3), (3, 3))
 
 _log = logging.getLogger(__name__)
-#: Whether a remark was made, in memory that processes share which are forked.
-_said = mmap.mmap(-1, 1)
+#: Which remarks were made, a byte each, in memory that processes share which are forked.
+_said = mmap.mmap(-1, 3)
+#: Remarks on images that are made once: what libjpeg warns of, what follows an image, and a tag that is not applied.
+SAYS = (
+    'libjpeg warns of some JPEG files ("%s"): their pixels are whole, and packed as they are',
+    "JPEG files go on after their image, such as with a second one, which is not looked at; the first of them: %s",
+    "%s has an orientation tag (EXIF), and others may: it is not applied, as --orient does to files; in Python, "
+    "PIL.ImageOps.exif_transpose(image) gives the turned one",
+)
+WARNED, GOES_ON, IS_TURNED = range(len(SAYS))
 
 READERS: dict[str, Any] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
@@ -119,7 +127,7 @@ def header_of(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Image
         image, decoding = opened
         notes = [*_changes(image, with_alpha=decoding.mode == "RGBA")]
         channels = CHANNELS[options.mode] if options.mode else decoding.channels
-        header = oriented_header(image.height, image.width, channels, decoding.dtype, notes, _turn_of(image), options)
+        header = oriented_header(image.height, image.width, channels, decoding.dtype, notes, turn_of(image), options)
         return header._replace(has_palette=image.mode == "P", is_whole=_ends_with_pixels(image))
 
 
@@ -141,7 +149,7 @@ def jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
         if (head.components, channels) in _JPEG_CHANNELS:
             pixels, warning = checked_jpeg(data, channels)
             if warning:
-                _say_once(warning)
+                say_once(WARNED, warning)
             return oriented(EncodedImage.of(pixels, data), _turn_in_jpeg(data, options) if options.orient else 1)
     except ValueError as error:
         raise SourceError(f"damaged JPEG: {error}; download it again, or skip it with --on-error skip") from None
@@ -152,14 +160,14 @@ def jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
 
 def _turn_in_jpeg(data: bytes, options: ImageOptions) -> int:
     with quiet(), _opened(io.BytesIO(data), "JPEG", options) as opened:
-        return _turn_of(opened[0]) if opened else 1
+        return turn_of(opened[0]) if opened else 1
 
 
-def _say_once(warning: str) -> None:
-    """Log what libjpeg warns of in a JPEG that is whole, of the first one of this process and of those it starts."""
-    if not _said[0]:
-        _said[0] = 1
-        _log.info('libjpeg warns of some JPEG files ("%s"): their pixels are whole, and packed as they are', warning)
+def say_once(remark: int, detail: str) -> None:
+    """Log one of `SAYS`, of the first image of this process, and of those it starts, that it is true of."""
+    if not _said[remark]:
+        _said[remark] = 1
+        _log.info(SAYS[remark], detail)
 
 
 def image_of(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any] | None:
@@ -195,7 +203,7 @@ def _silence_pillow() -> None:
 
 def pixels_of(image: Image.Image, decoding: _Decoding, options: ImageOptions) -> NDArray[Any]:
     """Return the pixels of an opened image, (H, W, C), as `options` ask for them."""
-    turn = _turn_of(image) if options.orient else 1  # converting may drop it
+    turn = turn_of(image) if options.orient else 1  # converting may drop it
     pixels = np.asarray(image if image.mode == decoding.mode else image.convert(decoding.mode))
     pixels = pixels.view(decoding.dtype) if decoding.dtype == "uint32" else pixels.astype(decoding.dtype, copy=False)
     pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
@@ -338,7 +346,7 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
         yield tiff.SCALED
 
 
-def _turn_of(image: Image.Image) -> int:
+def turn_of(image: Image.Image) -> int:
     """Return the orientation that an opened image asks for; 1 if none, as of every TIFF that Pillow reads."""
     if isinstance(image, TiffImagePlugin.TiffImageFile) or "exif" not in image.info:
         return 1

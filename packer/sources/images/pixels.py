@@ -22,7 +22,7 @@ from PIL import Image
 
 from packer.errors import SourceError
 from packer.sources.images import png
-from packer.sources.images.options import ORIENT_ADVICE, ImageOptions
+from packer.sources.images.options import ImageOptions
 
 #: Channels of an image after conversion to a mode.
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
@@ -30,7 +30,7 @@ CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 # Remarks of the plan on files whose pixels are not kept as they are.
 FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
 COLOUR_KEY = "one colour is marked as transparent: the pixels keep that colour, the mark is not kept"
-NOT_TURNED = f"an orientation tag (EXIF) is not applied: pixels stay where the file has them{ORIENT_ADVICE}"
+NOT_TURNED = "an orientation tag (EXIF) is not applied: pixels stay where the file has them; --orient turns them"
 TURNED = "turned as the orientation tag (EXIF) says"
 SEVERAL = (
     "further pictures in the file (MPO of phones and cameras: gain maps, depth, stereo) are not packed, its first is"

@@ -85,6 +85,11 @@ def test_rows_of_bytes_are_images(tmp_path: Path) -> None:
         "rgb, 2 of 3 images that were looked at: an orientation tag (EXIF) is not applied: pixels stay where the file"
     )
     assert any(turned in remark for remark in open_sources([str(tmp_path / "a.h5")], options).remarks)
+    oriented = SourceOptions(encoded=("rgb",), orient=True)
+    image = read_each(open_sources([str(tmp_path / "a.h5")], oriented).slice(0, 1))["rgb"][0]
+    assert np.array_equal(image, decoded(files[0])[::-1].transpose(1, 0, 2))
+    with pytest.raises(UsageError, match=r"--orient is for files of images: name the fields .* with --encoded"):
+        open_sources([str(tmp_path / "a.h5")], SourceOptions(orient=True, skip=("rgb",)))
     for name, reason in (("n", "bytes, uint8"), ("q", "there is no such field")):
         with pytest.raises(UsageError, match=f"--encoded {name}: .*{reason}"):
             open_sources([str(tmp_path / "a.h5")], SourceOptions(encoded=(name,)))

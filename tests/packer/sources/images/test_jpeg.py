@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from packer.errors import DamagedError, SourceError, UsageError
 from packer.export import export
 from packer.format import manifest as manifests
 from packer.repack import repack
-from packer.sources import SourceOptions
-from packer.sources.images import pillow
+from packer.sources import SourceOptions, as_arrays
+from packer.sources.images import formats, pillow
 from packer.sources.images.pixels import SEVERAL
+from packer.sources.looking import AFTER_END
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import Crop, PackedDataset, ResizedCrop
@@ -132,7 +134,7 @@ def test_cmyk_is_refused(tmp_path: Path) -> None:
 
 def test_odd_files_are_kept_as_files(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
     """Unusual sampling, and bytes around the image that libjpeg warns of, which is said once; crops are the same."""
-    monkeypatch.setattr(pillow, "_said", bytearray(1))
+    monkeypatch.setattr(pillow, "_said", bytearray(3))
     folder = tmp_path / "odd"
     folder.mkdir()
     file = JPEGS["(61, 75) 4:2:0 "]
@@ -220,11 +222,44 @@ def test_of_several_pictures_the_first_is_packed(tmp_path: Path, damage: int) ->
         first, gain_map = (Image.fromarray(photograph(*size, number)) for size in ((40, 30), (10, 8)))
         first.save(folder / f"{number}.jpg", "MPO", save_all=True, append_images=[gain_map])
     data = bytearray((folder / "1.jpg").read_bytes())
-    if damage:  # its list of pictures cannot be read: what it lists is passed over
+    if damage:  # its list of pictures cannot be read: what it lists are bytes after the end
         at = data.index(b"MPF\0") + 4
         data[at : at + 8] = b"\xff" * 8
         (folder / "1.jpg").write_bytes(data)
     files = "1 file" if damage else "2 files"
-    assert open_images({"image": str(folder)}).remarks == [f"field image, {files}: {SEVERAL}"]
+    remark, *others = open_images({"image": str(folder)}).remarks
+    assert remark == f"field image, {files}: {SEVERAL}"
+    assert [AFTER_END in other for other in others] == [True] * damage
     convert(str(folder), tmp_path / "a.packed", codec="jpeg")
     check(tmp_path / "a.packed", folder)
+
+
+def test_a_second_image_in_a_file_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of small files the plan counts its bytes; of large ones, and of those in memory, the first is named when read."""
+    monkeypatch.setattr(pillow, "_said", bytearray(3))
+    second = as_jpeg(photograph(10, 8))
+    (tmp_path / "a.jpg").write_bytes(as_jpeg(photograph(30, 20)) + second)
+    assert open_images({"image": str(tmp_path)}).remarks == [f"{AFTER_END}: a.jpg ({len(second):,} bytes)"]
+    monkeypatch.setattr(formats, "JPEG_HEAD_BYTES", 700)
+    for name in "bc":
+        (tmp_path / f"{name}.jpg").write_bytes(as_jpeg(photograph(30, 20)) + second)
+    with caplog.at_level(logging.INFO):
+        convert(str(tmp_path), tmp_path.with_name("out"), workers=0)
+    assert [text.rpartition("/")[2] for text in caplog.messages if "go on after their image" in text] == ["a.jpg"]
+
+
+def test_a_turned_image_in_memory_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As bytes, or as an image of PIL: its tag is not applied, as in files; how to do it is said once."""
+    exif = Image.Exif()
+    exif[274] = 6
+    file = as_jpeg(photograph(30, 20), exif=exif)
+    for value in (file, Image.open(io.BytesIO(file))):
+        monkeypatch.setattr(pillow, "_said", bytearray(3))
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            samples = [as_arrays({"image": value}, number) for number in range(2)]
+        assert samples[0]["image"].shape == (30, 20, 3)
+        (remark,) = caplog.messages
+        assert "an image of field image has an orientation tag" in remark
