@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field
 from typing import Any
 
-from packer.errors import UsageError
+from packer.errors import UsageError, first_few
+
+#: Options that a message shows, to be typed.
+MOST_SKIPS = 3
 
 
 def _of(
@@ -143,6 +147,19 @@ def flag_of(option: Field[Any]) -> str:
 def naming(name: str, paths: Iterable[str]) -> list[str]:
     """Return the paths or field names in `paths` that name the path or field `name`, or a group above it."""
     return [path for path in paths if f"{_dotted(name)}.".startswith(f"{_dotted(path)}.")]
+
+
+def skipping(paths: Iterable[str], kept: Iterable[str]) -> str:
+    """Return what leaves out some paths, to be typed: a group as one if nothing in it is kept; if many, the first."""
+    kept = list(kept)
+    names = dict[str, None]()
+    for path in paths:
+        steps = path.strip("/").split("/")
+        groups = (".".join(steps[: n + 1]) for n in range(len(steps)))
+        names[next((group for group in groups if not any(naming(name, [group]) for name in kept)), ".".join(steps))] = (
+            None
+        )
+    return first_few([f"--skip {shlex.quote(name)}" for name in names], MOST_SKIPS, " ")
 
 
 def columns_of(options: SourceOptions, fields: Iterable[str]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from packer.format import DTYPES
 from packer.sources.arrays.fields import ArrayLeaf, leaves_of, spread_leaves
 from packer.sources.arrays.origin import SPARSE_PARTS
 from packer.sources.arrays.tree import Tree
-from packer.sources.options import SourceOptions, naming
+from packer.sources.options import SourceOptions, naming, skipping
 from packer.sources.units import folder_of, upwards
 
 _MAX_LINES = 10
@@ -153,7 +152,7 @@ def check_common(leaves: Sequence[ArrayLeaf], tree: Tree) -> None:
         return
     ((usual, _),) = lengths.most_common(1)
     others = [leaf for leaf in leaves if leaf.samples != usual]
-    skips = " ".join(f"--skip {shlex.quote(leaf.spec.name)}" for leaf in others)
+    skips = skipping([leaf.path for leaf in others], [leaf.path for leaf in leaves if leaf.samples == usual])
     tables = [leaf.path for leaf in others if not leaf.spec.shape and leaf.spec.np_dtype.kind in "iu"]
     ends = f"; if {tables[0]} says where episodes of rows end, --samples episodes:{tables[0]}" if tables else ""
     groups = {group: str(tree.attributes(group)[0].get("encoding-type", "csr")) for group in _sparse_groups(leaves)}
@@ -195,8 +194,8 @@ def _refuse(leaves: Sequence[ArrayLeaf], tree: Tree) -> None:
         return
     reason = first_few([f"{leaf.path or 'it'} {leaf.problem}" for leaf in bad], joined="; ")
     if len(bad) < len(leaves):
-        names = dict.fromkeys(leaf.path[1:].replace("/", ".") for leaf in bad)
-        reason += f". Leave out with {' '.join(f'--skip {shlex.quote(name)}' for name in list(names)[:5])}"
+        skips = skipping([leaf.path for leaf in bad], [leaf.path for leaf in leaves if not leaf.problem])
+        reason += f". Leave out with {skips}"
         reason += ", or pick fields with --field NAME=/path"
     raise SourceError(reason, bad[0].file or tree.path)
 

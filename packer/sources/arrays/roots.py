@@ -17,6 +17,7 @@ from natsort import natsorted
 from packer.errors import SourceError, first_few
 from packer.sources.arrays.choosing import Skipping
 from packer.sources.arrays.tree import Remark, Tree, is_text
+from packer.sources.options import MOST_SKIPS
 from packer.sources.units import UnitChoice, folder_of, upwards
 
 #: The group in which robomimic lists the demonstrations of each split.
@@ -77,7 +78,7 @@ def roots_of(tree: Tree, choice: UnitChoice, is_out: Skipping) -> tuple[list[str
     if lists and not splits:
         strays.append(_MASK)
     if others := _topmost(strays, roots):
-        skips = " ".join(f"--skip {shlex.quote(other)}" for other in others)
+        skips = first_few([f"--skip {shlex.quote(other)}" for other in others], MOST_SKIPS, " ")
         raise SourceError(
             f"{first_few(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {choice} packs "
             f"what lies in these {choice.name}. Leave it out with {skips}, or try another unit: --samples files takes "

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -158,6 +159,9 @@ def _header(path: str, delimiter: str) -> tuple[bytes, int]:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise SourceError("is text in UTF-16; save it as UTF-8")
     end = int(ends[0]) if len(ends) else len(head)
+    if b"\r" in re.sub(rb'"[^"]*"', b"", head[:end]).rstrip(b"\r\n"):
+        advice = f"write it with LF, as by tr '\\r' '\\n' < {shlex.quote(path)} > NEW"
+        raise SourceError(f"has lines that end with CR alone, as old Macs wrote them; {advice}")
     return head[:end], mark + end
 
 

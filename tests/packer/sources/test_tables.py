@@ -228,6 +228,16 @@ def test_numbers_that_float64_does_not_hold_are_text(tmp_path: Path, number: str
     assert rows(tmp_path / "a.csv") == {"x": ["1.5", number], "y": [number, "1.5"], "z": [math.inf, 2.0**53 + 2]}
 
 
+@pytest.mark.parametrize("text", ["a,b\r1,2\r3,4\r", "a,b\r1,2\r\n3,4\r\n"])
+def test_lines_that_end_with_cr_alone_are_refused(tmp_path: Path, text: str) -> None:
+    """They are no rows of ours, and beside others the first would be lost; a CR within quotes is text."""
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    with pytest.raises(SourceError, match=r"lines that end with CR alone.* tr '\\r' '\\n' < "):
+        open_sources([str(tmp_path / "a.csv")])
+    (tmp_path / "a.csv").write_bytes(b'a,c\r\n"x\ry",2\r\n')
+    assert rows(tmp_path / "a.csv") == {"a": ["x\ry"], "c": [2]}
+
+
 @pytest.mark.parametrize(
     ("number", "is_held"),
     [("1e-400", False), ("-1.5E+400", False), ("1" + 400 * "0", False), ("1e-320", True), ("0e-999", True)],

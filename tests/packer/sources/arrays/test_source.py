@@ -187,6 +187,14 @@ def test_files_that_hold_one_field_at_different_places_differ(tmp_path: Path) ->
         open_hdf5(str(tmp_path))
 
 
+def test_what_to_leave_out_can_be_typed(tmp_path: Path) -> None:
+    """A group is named as one if nothing in it is kept; of many names the first are shown, and the others counted."""
+    arrays = {f"{group}{n}": np.zeros(n + more) for n in range(3) for more, group in enumerate(("meta/", "obs/"), 3)}
+    path = write_hdf5(tmp_path / "a.h5", {"x": np.zeros(9), "obs/y": np.zeros(9), "z": np.zeros(9), **arrays})
+    with pytest.raises(SourceError, match=r"--skip meta --skip obs.0 --skip obs.1 and 1 more \("):
+        open_hdf5(path)
+
+
 def test_no_common_axis_lists_all_and_picking_helps(tmp_path: Path) -> None:
     """The error lists every dataset with its shape; `fields` picks, `skip` leaves out."""
     path = write_hdf5(tmp_path / "a.h5", {"g/x": np.arange(8).reshape(4, 2), "g/y": np.arange(4), "z": np.arange(7)})
