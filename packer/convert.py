@@ -235,7 +235,7 @@ def convert_part(
     begin_packing(command, finished.values(), sum(plan.shards[number].samples for number in numbers))
     reports = list(pack_shards(change, command, makes))
     change.forget_late(numbers)
-    unfinished = len(plan.shards) - change.count_reports()
+    unfinished = len(plan.shards) - change.files.count_reports()
     rejected = [bad for report in reports for _, bad in sorted(report.rejected.items())]
     seconds = time.perf_counter() - start_time
     kept_shards = len(numbers) - len(reports)
@@ -247,7 +247,7 @@ def _find_missing(
 ) -> tuple[Sequence[int], dict[int, ShardReport], list[int]]:
     """Return the shards of a part, the reports of those that are finished, and the numbers of the others."""
     numbers = part_shards(part, len(plan.shards))
-    finished = change.reports(ShardReport, numbers)
+    finished = change.files.reports(ShardReport, numbers)
     return numbers, finished, [shard for shard in numbers if shard not in finished]
 
 

@@ -23,7 +23,9 @@
 
     rewrite       the recipe of every verb that makes or changes a dataset
     changing      one command at a time
-    commit        files of a run, and the rename that publishes them
+    commit        a run that begins, and the rename that publishes its files
+    run_files     the files of a run
+    tidying       what is removed then, and what stays
     note          what decides the bytes of a run, and the names of its files
     manifest      the manifest of finished shards
     places        folders and URLs, where datasets are written
@@ -86,6 +88,7 @@ from packer.packing.rewrite import (
     pack_shards,
     rewrite,
 )
+from packer.packing.run_files import RunFiles
 from packer.packing.running import find_culprit, run_tasks
 from packer.packing.schedulers import executor_at
 from packer.packing.shared_plan import PlanSharing, SharedPlan
@@ -138,6 +141,7 @@ __all__ = [
     "Rejected",
     "RemotePlace",
     "Rule",
+    "RunFiles",
     "Samples",
     "SeenFiles",
     "ShardPlan",

@@ -27,8 +27,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import xxhash
@@ -43,14 +42,10 @@ from packer.format import (
     UNFINISHED,
     FileEntry,
     Manifest,
-    data_entry,
-    file_entry,
-    write_names,
 )
 from packer.format import manifest as manifests
 from packer.packing.manifest import exists_error, named_files, read_manifest, shards_digest
 from packer.packing.note import (
-    NOTE_FILE,
     Note,
     difference_of,
     differs_error,
@@ -59,46 +54,17 @@ from packer.packing.note import (
     read_notes,
     report_file,
     reported_shard,
-    run_of_file,
     run_of_shard,
     shard_file,
 )
-from packer.packing.places import DATASET_FILE, RUN, Place, Tag
-from packer.packing.rejected import Rejected, encode_list
+from packer.packing.places import Place, Tag
+from packer.packing.run_files import RunFiles
+from packer.packing.tidying import Kept, published_errors, remove_unneeded, runs_at_work
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a run that goes on says so again, and after which one that did not is given up where there are no
-#: locks.
-DAY, WEEK = 86_400, 7 * 86_400
-#: Drafts that another command may be writing, whose names do not say which.
-_NAMELESS_DRAFT = re.compile(rf"[^/]*\.json\.{RUN}\.partial")
-
-
-class _Kept(NamedTuple):
-    """What stays when files are removed.
-
-    Attributes:
-        files: that stay, whatever their names say.
-        runs: whose finished files stay.
-        notes: runs whose notes stay.
-        drafts: whether drafts of these runs stay, and those whose names do not say who writes them.
-    """
-
-    files: Container[str]
-    runs: Container[str | None]
-    notes: Container[str]
-    drafts: bool = False
-
-    def keeps(self, name: str) -> bool:
-        """Return whether a file stays."""
-        if name in self.files or not DATASET_FILE.fullmatch(name):
-            return True
-        if (note := NOTE_FILE.fullmatch(name)) and note[1] in self.notes:
-            return True
-        if name.endswith(PARTIAL) and not self.drafts:
-            return False
-        return run_of_file(name) in self.runs or _NAMELESS_DRAFT.fullmatch(name) is not None
+#: Seconds after which a run that goes on says so again.
+DAY = 86_400
 
 
 class Change:
@@ -147,6 +113,11 @@ class Change:
     def new_shards(self) -> set[int]:
         """Return the numbers of the shards of the dataset that the last run made."""
         return {number for number, entry in enumerate(self.dataset.shards) if run_of_shard(entry) == self.run}
+
+    @property
+    def files(self) -> RunFiles:
+        """Return the files of the run."""
+        return RunFiles(self.place, self.run)
 
     def find_published(self, note: Note, get_digest: Callable[[], str] = lambda: "") -> bool:
         """Return whether an earlier run of the same command was killed after it had published its dataset.
@@ -211,7 +182,8 @@ class Change:
             files = self.place.files()
             kept_runs = {self.run} if resume else set[str]()
             if self._put_copy():
-                self._remove(files, _Kept(self._named_files(), kept_runs, notes={self.run, *self._published_runs}))
+                kept = Kept(self._named_files(), kept_runs, notes={self.run, *self._published_runs})
+                remove_unneeded(self.place, files, kept)
 
     def run_of(self, note: Note, notes: Mapping[str, Note | None] | None = None) -> str:
         """Return the name of the run that `begin` would begin, or go on with."""
@@ -228,27 +200,6 @@ class Change:
     def _used_runs(self) -> set[str]:
         """Return the runs that made the dataset."""
         return set() if self.manifest is None else {*self.manifest.runs, *map(run_of_shard, self.manifest.shards)}
-
-    def reports(self, report_type: type[Any], shards: Container[int] | None = None) -> dict[int, Any]:
-        """Return the reports of shards that are finished, by number. Shards are not read.
-
-        Args:
-            shards: numbers of those that are looked at; None for all.
-        """
-        files = self.place.files()
-        reports = {}
-        for name in files:
-            number = reported_shard(name, self.run)
-            if number is not None and (shards is None or number in shards):
-                with contextlib.suppress(msgspec.DecodeError):  # the power failed while it was written
-                    report = msgspec.json.decode(self.place.read(name) or b"", type=report_type)
-                    if files.get(report.entry.file) == report.entry.bytes:
-                        reports[number] = report
-        return reports
-
-    def count_reports(self) -> int:
-        """Return how many shards have a report; none is read."""
-        return sum(reported_shard(name, self.run) is not None for name in self.place.files())
 
     def forget_late(self, shards: Iterable[int]) -> None:
         """Remove what a part of this run has made, by its numbers of shards, if the run was ended meanwhile.
@@ -268,29 +219,6 @@ class Change:
                 "shards are removed; run one command at a time, and this part again"
             )
         raise UsageError(f"{self.place} was published or changed while this part was packed; its shards are not needed")
-
-    def name(self, kind: str, ending: str) -> str:
-        """Return the name of a file of this run beside the shards, such as names-RUN.lmdb."""
-        return f"{kind}-{self.run}.{ending}"
-
-    def write_list(self, rejected: Sequence[Rejected]) -> FileEntry | None:
-        """Write the list of what was skipped; return its entry, None if nothing was."""
-        return self._write_file("left-out", "jsonl", encode_list(rejected))
-
-    def write_constants(self, data: bytes) -> FileEntry | None:
-        """Write the constants, as they were encoded; return their entry, None if there are none."""
-        return self._write_file("constants", "npz", data)
-
-    def write_names(self, names: Iterable[str | bytes]) -> FileEntry:
-        """Write the table of names; they are iterated over twice.
-
-        Raises:
-            SourceError: two samples have one name.
-        """
-        name = self.name("names", "lmdb")
-        with self.place.drafted(name) as draft:
-            write_names(draft, names)
-            return file_entry(name, draft)
 
     def publish(self, manifest: Manifest, digest: str | None = None, continues: bool = True) -> Manifest:
         """Make a manifest that of the dataset, in one step; `tidy` comes next.
@@ -349,20 +277,23 @@ class Change:
             kept_files: files of the old dataset that stay until the next run, for readers that are open.
             when_done: called before the last note is removed: until then, the same command adds nothing twice.
         """
-        # Before the files are listed: a run that ends later finds its note gone, and removes its own.
-        self.place.remove(map(note_file, sorted(self._replaced_runs)))
-        # Listed before the look at the manifest: what another command has published by then is not removed.
-        files, notes = self.place.files(), read_notes(self.place)
-        if not self._put_copy():
-            when_done()
-            if self.run:
-                own_files = [name for name in files if name.startswith(f"{UNFINISHED}/{self.run}-")]
-                self.place.remove([*own_files, note_file(self.run)])
-            return
-        unreported = self._published_runs - {self.run}
-        at_work = set[str]() if self._has_lock else self._runs_at_work(notes) - unreported
-        named = self._named_files() | {entry.file for entry in kept_files if entry}
-        self._remove(files, _Kept(named, at_work, at_work | unreported, drafts=not self._has_lock), when_done)
+        with published_errors(self.place):
+            # Before the files are listed: a run that ends later finds its note gone, and removes its own.
+            self.place.remove(map(note_file, sorted(self._replaced_runs)))
+            # Listed before the look at the manifest: what another command has published by then is not removed.
+            files, notes = self.place.files(), read_notes(self.place)
+            if not self._put_copy():
+                when_done()
+                if self.run:
+                    own_files = [name for name in files if name.startswith(f"{UNFINISHED}/{self.run}-")]
+                    self.place.remove([*own_files, note_file(self.run)])
+                return
+            unreported = self._published_runs - {self.run}
+            ended = {self.run, *self._replaced_runs, *self._done_runs, *unreported}
+            at_work = set[str]() if self._has_lock else runs_at_work(notes, ended)
+            named = self._named_files() | {entry.file for entry in kept_files if entry}
+            kept = Kept(named, at_work, at_work | unreported, drafts=not self._has_lock)
+            remove_unneeded(self.place, files, kept, when_done)
 
     def check_unchanged(self) -> None:
         """Raise ChangedMeanwhileError if the dataset is another than the run started from, or its note is gone."""
@@ -418,23 +349,6 @@ class Change:
         """Return the runs that have published the dataset, as far as the manifest still names them."""
         return set(self.manifest.runs if self.manifest else ())
 
-    def _remove(self, files: Iterable[str], kept: _Kept, when_done: Callable[[], object] = lambda: None) -> None:
-        """Remove all of some files but those that are kept.
-
-        Notes come last: as long as one is there, the next command knows that there is more to remove.
-        """
-        removed = [name for name in files if not kept.keeps(name)]
-        unfinished = [name for name in removed if name.startswith(UNFINISHED)]
-        self.place.remove(name for name in removed if not name.startswith(UNFINISHED))
-        self.place.remove(name for name in unfinished if not NOTE_FILE.fullmatch(name))
-        when_done()
-        self.place.remove(filter(NOTE_FILE.fullmatch, unfinished))
-
-    def _runs_at_work(self, notes: Mapping[str, Note | None]) -> set[str]:
-        """Return the runs of other commands that may go on, where no lock says that they do not."""
-        ended, now = {self.run, *self._replaced_runs, *self._done_runs}, time.time()
-        return {run for run, note in notes.items() if run not in ended and note and now - note.began < WEEK}
-
     def _put_copy(self) -> bool:
         """Let the copy be that of the manifest, if there is one; return whether the manifest is still our own.
 
@@ -448,10 +362,3 @@ class Change:
                 return True
             with contextlib.suppress(ChangedMeanwhileError):
                 self.place.put(MANIFEST_COPY, self._data, copy and copy[1])
-
-    def _write_file(self, kind: str, ending: str, data: bytes) -> FileEntry | None:
-        if not data:
-            return None
-        name = self.name(kind, ending)
-        self.place.write(name, data)
-        return data_entry(name, data)

@@ -198,7 +198,7 @@ def conclude(
     """
     manifest = contents.manifest
     if contents.names is not None:
-        table, kept = change.write_names(contents.names), contents.kept_tables
+        table, kept = change.files.write_names(contents.names), contents.kept_tables
         more: tuple[NamesEntry, ...] = ()
         if kept:
             count = manifest.samples - sum(entry.samples for entry in kept)
@@ -206,9 +206,9 @@ def conclude(
             table = msgspec.convert(kept[0], FileEntry, from_attributes=True)
         manifest = msgspec.structs.replace(manifest, names=table, more_names=more)
     if contents.rejected is not None:
-        manifest = msgspec.structs.replace(manifest, left_out=change.write_list(contents.rejected))
+        manifest = msgspec.structs.replace(manifest, left_out=change.files.write_list(contents.rejected))
     if contents.constants:
-        manifest = msgspec.structs.replace(manifest, constants=change.write_constants(contents.constants))
+        manifest = msgspec.structs.replace(manifest, constants=change.files.write_constants(contents.constants))
     lost_stats = {name for base in bases for name in base.stats} & manifest.columns.keys() - manifest.stats.keys()
     change.publish(manifest, digest, continues=any(base is change.manifest for base in bases))
     if lost_stats:
@@ -225,7 +225,7 @@ def _finish_shards(change: Change, command: Command, shards: Sequence[Keep | Lin
     makes = [shard for shard in shards if isinstance(shard, Make)]
     links = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Link)}
     watcher = command.options.watcher
-    finished = change.reports(ShardReport, {make.file_number for make in makes}) if makes else {}
+    finished = change.files.reports(ShardReport, {make.file_number for make in makes}) if makes else {}
     if not command.files.are_there:
         finished = {number: finished[number] for number in _find_same(change, makes, finished)}
     todo = [make for make in makes if make.file_number not in finished]

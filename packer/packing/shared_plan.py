@@ -176,7 +176,7 @@ class PlanSharing:
         if files != shared_plan.note.files:
             return None
         if at_urls:
-            finished = self.change.reports(ShardReport)
+            finished = self.change.files.reports(ShardReport)
             missing = [shard.number for shard in shared_plan.shards if shard.number not in finished]
             if self.makes(shared_plan, missing, is_strict=False) is None:
                 return None

@@ -140,6 +140,16 @@ def test_a_bucket_that_refuses_the_note_says_so(dataset, s3) -> None:
         drop(dataset, ["label"])
 
 
+def test_a_bucket_that_removes_nothing_has_the_new_dataset(dataset, s3) -> None:
+    """The error says that it is published, and the same command removes what is left."""
+    s3.proxy.plan("00000.lmdb", *[s3.faults.busy] * 3, method="DELETE")
+    with pytest.raises(WriteError, match=r"set is published and whole, and only tidying up is left: .*00000\.lmdb: it"):
+        drop(dataset, ["label"], workers=0)
+    assert list(PackedDataset(dataset).fields) == ["x"]
+    drop(dataset, ["label"], workers=0)
+    assert not [name for name in place_of(dataset).files() if name.startswith(("unfinished", "shards/0"))]
+
+
 def test_samples_are_appended_at_a_url(rows, clouds, s3, held, tmp_path, files_of) -> None:
     """As in a folder: the shards that are there are not read, and a reader that is open keeps what it has."""
     convert(clouds.sources, f"{s3.url}/set", workers=0, codec="none")
