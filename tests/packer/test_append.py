@@ -244,11 +244,12 @@ def test_lost_statistics_are_told(two, caplog):
     assert "statistics, which are of other samples or values, are dropped" in caplog.text
 
 
-def killed_at(name, a, b, **options):
-    """Appends in another process, which dies where it calls this method of `Change`."""
+def killed_at(name, a, b, owner=Change, **options):
+    """Appends in another process, which dies where it calls this method of `owner`."""
 
     def run():
-        setattr(Change, name, lambda *args, **kwargs: os._exit(9))
+        assert callable(getattr(owner, name))
+        setattr(owner, name, lambda *args, **kwargs: os._exit(9))
         append(a, b, workers=0, **options)
 
     child = multiprocessing.get_context("fork").Process(target=run)
@@ -302,12 +303,12 @@ def rows_file(path):
     return str(path)
 
 
-@pytest.mark.parametrize("step", ["write_list", "publish"])
-def test_the_same_rows_a_second_time_are_not_taken_for_those_that_are_there(tmp_path, step):
+@pytest.mark.parametrize(("owner", "step"), [(RunFiles, "write_list"), (Change, "publish")])
+def test_the_same_rows_a_second_time_are_not_taken_for_those_that_are_there(tmp_path, owner, step):
     """Killed before its manifest stands, an append of rows that the dataset ends with is done by the next call."""
     source = rows_file(tmp_path / "rows.h5")
     convert(source, tmp_path / "d", workers=0)
-    killed_at(step, tmp_path / "d", source)
+    killed_at(step, tmp_path / "d", source, owner)
     report = append(tmp_path / "d", source, workers=0)
     assert (report.added, report.manifest.samples, len(PackedDataset(tmp_path / "d"))) == (3, 6, 6)
 
