@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -109,11 +110,12 @@ class DatasetWriter:
         self._shard: ShardWriter | None = None
         self._reports: list[ShardReport] = []
         self._samples = 0
+        self._turn = threading.Lock()
         self._is_closed = False
         self._is_broken = False
 
     def add(self, sample: Mapping[str, Any], name: str | None = None) -> None:
-        """Add a sample: field name to array, number, str or tensor.
+        """Add a sample: field name to array, number, str or tensor. Threads that call it take turns.
 
         Args:
             name: its name; all samples have one, or none has.
@@ -125,6 +127,11 @@ class DatasetWriter:
                 closed.
             WriteError: the shard cannot be written; nothing can be added any more.
         """
+        with self._turn:
+            self._add(sample, name)
+
+    def _add(self, sample: Mapping[str, Any], name: str | None) -> None:
+        """Add a sample, while no other thread does."""
         if self._is_closed or self._is_broken:
             raise self._refusal()
         number = self._samples
@@ -146,7 +153,8 @@ class DatasetWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._is_closed = True
+        with self._turn:
+            self._is_closed = True
         with self._end:
             try:
                 if kind is None and self._is_broken:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ def test_an_array_may_be_filled_again(tmp_path: Path) -> None:
             buffer[:] = i
             writer.add({"x": buffer})
     assert PackedDataset(tmp_path / "d")[:]["x"][:, 0].tolist() == list(range(3 * HOLD_SAMPLES))
+
+
+def test_threads_take_turns(tmp_path: Path) -> None:
+    """Samples that threads add are all there, each whole and under its name, in any order."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with DatasetWriter(tmp_path / "d", shard_size=2000) as writer, ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda n: writer.add({"x": np.full(9, n), "text": f"{n}"}, name=f"{n}"), range(150)))
+    finally:
+        sys.setswitchinterval(usual)
+    dataset = PackedDataset(tmp_path / "d")
+    values = dataset[:]["x"][:, 0].tolist()
+    assert sorted(values) == list(range(150))
+    assert list(map(str, values)) == dataset[:]["text"] == list(dataset.names or ())
 
 
 def test_shards_are_cut_by_size(tmp_path: Path) -> None:
@@ -261,6 +277,7 @@ def test_a_dataset_without_samples_is_an_error(tmp_path: Path) -> None:
 #: Writes so many named samples, and prints by how many bytes the memory of the process grew at most.
 MEASURE = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from packer.writer import DatasetWriter
 
