@@ -104,8 +104,10 @@ def fit_source(source: Source, like: Manifest) -> Source:
     Raises:
         UsageError: it does not fit; the message names the difference.
     """
-    if isinstance(source, SampleSource):
-        return source  # opened with the fields of the dataset; it has no classes and constants of its own
+    if isinstance(source, SampleSource):  # opened with the fields of the dataset; it has no constants of its own
+        if source.origin:  # it knows what its classes are called
+            check_meanings(like, origin_of(source), len(source), "the source")
+        return source
     number_classes(source, like)
     if isinstance(source, TableSource):
         source = source.as_fields(like.fields)

@@ -17,6 +17,7 @@ from packer.codecs import EncodedImage
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, no_text, spec_of
 from packer.sources.base import Block, Source, common_shape, faults_of, fits
+from packer.sources.derived import LABEL
 
 #: Samples looked at to tell which axes are ragged.
 LOOK_AT = 64
@@ -63,6 +64,7 @@ class SampleSource(Source):
         if fields is None:
             fields = infer_fields(*self._look())
         self.fields = tuple(fields)
+        self.origin, self.remarks = _kept_classes(items, self.fields)
 
     def __len__(self) -> int:
         return self._stop - self._start
@@ -108,6 +110,24 @@ class SampleSource(Source):
                 raise SourceError(f"{reason}; give a name for each value")
             item = dict(zip(self._keys, item, strict=True))
         return as_arrays(item, number)
+
+
+def _kept_classes(items: Any, fields: Sequence[FieldSpec]) -> tuple[dict[str, Any], list[str]]:
+    """Return the names of classes that a dataset knows, as the manifest keeps them, and remarks on what is not kept.
+
+    torchvision's datasets and packed ones have `classes`, Hugging Face's have them in `features`.
+    """
+    features = getattr(items, "features", None)
+    label = features.get(LABEL) if isinstance(features, Mapping) else None
+    known = getattr(items, "classes", None) or getattr(label, "names", None)
+    remarks = []
+    if isinstance(getattr(items, "names", None), Sequence):
+        remarks.append("names of samples are not kept of a dataset in memory: DatasetWriter.add(sample, name=...) does")
+    if not isinstance(known, list | tuple) or not known or not all(isinstance(name, str) for name in known):
+        return {}, remarks
+    if any(spec.name == LABEL and spec.kind == "array" and np.dtype(spec.dtype).kind in "iu" for spec in fields):
+        return {"classes": list(known)}, remarks
+    return {}, [*remarks, f"names of classes are kept with numbers in a field {LABEL!r}, and there is none"]
 
 
 def as_arrays(item: Any, number: int) -> Sample:

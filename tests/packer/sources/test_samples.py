@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+from packer.append import append
 from packer.convert import convert
-from packer.errors import SourceError
+from packer.errors import SourceError, UsageError
 from packer.format import DTYPES, FieldSpec
 from packer.sources import SampleSource, as_arrays, infer_fields
 from packer.sources.samples import LOOK_AT
@@ -199,6 +200,36 @@ def test_tuples_become_fields_by_the_names_given(tmp_path):
         SampleSource(items, keys=("image", "label"))
     part = SampleSource(items, keys=("image", "label", "text")).slice(1, 4).slice(1, 3)
     assert [int(label) for label in values(part, "label")] == [2, 3]
+
+
+class Labelled(list):
+    """A dataset that knows names, as those of torchvision and of Hugging Face do."""
+
+    def __init__(self, **known):
+        super().__init__({"x": number, "label": number % 2} for number in range(3))
+        vars(self).update(known)
+
+
+@pytest.mark.parametrize(
+    "known", [{"classes": ["cat", "dog"]}, {"features": {"label": Labelled(names=["cat", "dog"])}}]
+)
+def test_names_of_classes_are_kept(tmp_path, known):
+    """They come along with a field `label`, and a dataset whose numbers mean other classes is not appended."""
+    convert(Labelled(**known), tmp_path / "d")
+    append(tmp_path / "d", PackedDataset(tmp_path / "d"))
+    append(tmp_path / "d", [*Labelled()])
+    assert PackedDataset(tmp_path / "d").classes == ["cat", "dog"]
+    with pytest.raises(UsageError, match="classes dog, cat, but cat, dog are expected"):
+        append(tmp_path / "d", Labelled(classes=["dog", "cat"]))
+
+
+def test_names_that_are_not_kept_are_said():
+    """Those of samples, and of classes without a field `label`."""
+    source = SampleSource(Labelled(names=["a", "b", "c"], classes=["cat", "dog"]), [FieldSpec(name="x", dtype="int64")])
+    assert [remark.partition(" are kept")[0].partition(" are not")[0] for remark in source.remarks] == [
+        "names of samples",
+        "names of classes",
+    ]
 
 
 def test_fields_that_differ_are_named_by_sample():
