@@ -369,18 +369,28 @@ def _list_folder(folder: _Folder) -> _Listing:
         with os.scandir(folder.path) as entries:
             for entry in entries:
                 name = folder.prefix + entry.name
-                is_folder = entry.is_dir()
+                is_folder, is_file = _kind_of(entry)
                 if is_folder and not (entry.name[0] == "." or entry.name.endswith(".zarr")):
                     listing.folders.append(_Folder(entry.path, f"{name}/", (*folder.above, real)))
                     continue
                 is_hidden = is_folder and entry.name[0] == "."
                 listing.names.append(f"{name}/" if is_hidden else name)
-                if is_hidden or not (is_folder or entry.is_file()):
+                if is_hidden or not (is_folder or is_file):
                     listing.odd.add(listing.names[-1])
     except OSError as error:
         reason = f"the folder cannot be read: {error.strerror}; check its permissions"
         raise unreadable(error, folder.path, reason) from error
     return listing
+
+
+def _kind_of(entry: os.DirEntry[str]) -> tuple[bool, bool]:
+    """Return whether an entry is a folder, and whether it is a regular file; a link to itself is neither."""
+    try:
+        return entry.is_dir(), entry.is_file()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False, False
 
 
 def _matches(pattern: str, fixed: int) -> Iterator[tuple[str, bool]]:

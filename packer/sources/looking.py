@@ -6,10 +6,12 @@ take some bytes each.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,7 +68,7 @@ def look(table: SampleTable, looked_at: Iterable[Looked | SourceError], watcher:
     for number, looked in enumerate(looked_at):
         for header in [looked] if isinstance(looked, Header | SourceError) else looked:
             if isinstance(header, SourceError):
-                watcher.bad(header)
+                watcher.bad(_of_empty(header))
                 continue
             columns.put(len(numbers), header.numbers)
             numbers.append(number)
@@ -94,6 +96,15 @@ def look(table: SampleTable, looked_at: Iterable[Looked | SourceError], watcher:
         layout_of=np.array(layout_of, np.uint32) if len(layouts) > 1 else None,
         numbers={**{name: narrowed(column) for name, column in taken.numbers.items()}, **of_headers},
     )
+
+
+def _of_empty(error: SourceError) -> SourceError:
+    """Return the error of a file, whatever its kind says of one that has no bytes."""
+    is_empty = False
+    if error.path is not None:
+        with contextlib.suppress(OSError, ValueError):  # not all paths are those of files
+            is_empty = Path(error.path).is_file() and not Path(error.path).stat().st_size
+    return SourceError("is empty (0 bytes); download it again", error.path, error.sample) if is_empty else error
 
 
 def _within(table: SampleTable, roots: list[str], spans: NDArray[np.int64] | None, are_many: bool) -> SampleTable:

@@ -75,6 +75,9 @@ def pieces(path: str, options: SourceOptions) -> Iterator[tuple[tuple[int, int],
     at, rest, delimiter = 0, b"", _delimiter(path, options)
     with Path(path).open("rb") as file:
         end = _end_of_rows(file)
+        file.seek(0)
+        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            raise SourceError("is text in UTF-16; save it as UTF-8")
         if delimiter:
             at = _header(path, delimiter)[1]
         file.seek(at)
@@ -156,8 +159,6 @@ def _header(path: str, delimiter: str) -> tuple[bytes, int]:
         while not len(ends) and (more := file.read(size)):
             size, head = 4 * size, head + more
             ends, _ = _row_ends(head, delimiter)
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise SourceError("is text in UTF-16; save it as UTF-8")
     end = int(ends[0]) if len(ends) else len(head)
     if b"\r" in re.sub(rb'"[^"]*"', b"", head[:end]).rstrip(b"\r\n"):
         advice = f"write it with LF, as by tr '\\r' '\\n' < {shlex.quote(path)} > NEW"

@@ -113,13 +113,14 @@ def test_what_is_no_regular_file_is_told_and_never_opened(tmp_path):
     """A broken link or a pipe with the right name is an error that names it; one with another name is passed over."""
     fill(tmp_path, "a.ply")
     (tmp_path / "b.ply").symlink_to("gone")
+    (tmp_path / "d.ply").symlink_to("d.ply")
     os.mkfifo(tmp_path / "c.ply")
     os.mkfifo(tmp_path / "c.txt")
     for text in (f"{tmp_path}", f"{tmp_path}/*.ply"):
         told: list[SourceError] = []
         _, found = of_one_kind(find(text), suffixes())
         assert found.pick(Watcher(told.append)) == ["a.ply"]
-        assert sorted(str(error.path) for error in told) == [f"{tmp_path}/b.ply", f"{tmp_path}/c.ply"]
+        assert sorted(str(error.path) for error in told) == [f"{tmp_path}/{name}.ply" for name in "bcd"]
         with pytest.raises(SourceError, match="is a broken link, or not a regular file"):
             found.pick()
 

@@ -1,8 +1,9 @@
-"""What files hold behind their end, of every kind of files that there is."""
+"""What files hold behind their end, and those that hold nothing, of every kind of files that there is."""
 
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -124,3 +125,12 @@ def test_bytes_after_the_end(suffix: str, folder: Path) -> None:
     count = len(MORE) + 8192 * (suffix == ".tar")
     assert remark == f"{AFTER_END}: a{suffix} ({count:,} bytes)"
     assert (after.names, len(after)) == (before.names, len(before))
+
+
+def test_a_file_without_a_byte_is_empty_whatever_its_kind(tmp_path: Path) -> None:
+    """All kinds say the same of it, and not what their libraries say."""
+    for suffix in (suffix for kind in all_kinds().values() for suffix in kind.suffixes):
+        path = tmp_path / f"a{suffix}"
+        path.touch()
+        with pytest.raises(SourceError, match=rf"a{re.escape(suffix)}: is empty \(0 bytes\); download it again"):
+            open_sources([str(path)])

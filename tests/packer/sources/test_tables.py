@@ -228,6 +228,14 @@ def test_numbers_that_float64_does_not_hold_are_text(tmp_path: Path, number: str
     assert rows(tmp_path / "a.csv") == {"x": ["1.5", number], "y": [number, "1.5"], "z": [math.inf, 2.0**53 + 2]}
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_text_in_utf_16_is_refused(tmp_path: Path, suffix: str) -> None:
+    """By its byte order mark, whatever kind of text it is."""
+    (tmp_path / f"a.{suffix}").write_text('{"a": 1}', "utf-16")
+    with pytest.raises(SourceError, match="is text in UTF-16; save it as UTF-8"):
+        open_sources([str(tmp_path / f"a.{suffix}")])
+
+
 @pytest.mark.parametrize("text", ["a,b\r1,2\r3,4\r", "a,b\r1,2\r\n3,4\r\n"])
 def test_lines_that_end_with_cr_alone_are_refused(tmp_path: Path, text: str) -> None:
     """They are no rows of ours, and beside others the first would be lost; a CR within quotes is text."""
@@ -435,7 +443,7 @@ def test_columns_of_files_may_be_in_another_order(tmp_path: Path) -> None:
             '{"a": [18446744073709551615]}\n{"a": [9007199254740993, 2]}\n',
             "holds 18446744073709551615, which float64",
         ),
-        ("a.parquet", "", "cannot be read as a table"),
+        ("a.parquet", "x", "cannot be read as a table"),
         ("a.jsonl", '{"a.b": 1, "a": {"b": 2}}\n', "are named 'a.b'; rename one"),
         ("a.jsonl", '{"a": "\udce9"}\n', "row 0: text that is not in UTF-8"),
         ("a.csv", "a\n\udce9\n", r"a\.csv: is not text in UTF-8; save it as such, as by iconv"),
