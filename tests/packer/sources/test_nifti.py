@@ -186,7 +186,7 @@ def test_one_case_has_channels_if_its_mask_says_so(tmp_path: Path) -> None:
             r"_0000\.nii\.gz: the channels .*_0002\.nii\.gz is float32 \(7, 5, 3\)",
         ),
         (lambda f: (f / "labelsTr/BRATS_001.nii.gz").write_bytes(b"x" * 500), r"BRATS_001\.nii\.gz: cannot be read as"),
-        (lambda f: (f / "labelsTr/BRATS_001.nii.gz").write_bytes(b""), r"BRATS_001\.nii\.gz: cannot be read as NIfTI"),
+        (lambda f: (f / "labelsTr/BRATS_001.nii.gz").write_bytes(b""), r"BRATS_001\.nii\.gz: is empty"),
     ],
     ids=["gap", "channel", "mask", "dtype", "size", "channels", "damaged", "empty"],
 )
