@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,8 +30,10 @@ def test_calls_that_wait_are_made_at_once() -> None:
     assert 1 < most <= THREADS
 
 
-def test_calls_that_compute_take_no_threads() -> None:
-    """They would only hinder each other."""
+def test_calls_that_compute_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would only hinder each other: a second in which a thread computed is none in which it waited."""
+    clock = SimpleNamespace(perf_counter=itertools.count().__next__, thread_time=itertools.count().__next__)
+    monkeypatch.setattr("packer.threads.time", clock)
     names = set(in_threads(lambda item: threading.current_thread().name, range(10 * ITEMS_AT_ONCE)))
     assert names == {threading.current_thread().name}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 import tracemalloc
 
 import h5py
 import msgspec
 import numpy as np
 import pytest
+from hanging import count_hanging_alone, hang
 from made_datasets import make_plain
 from opened_sources import source_of
 from PIL import Image
@@ -214,13 +214,14 @@ def test_one_part_is_compared_with_its_own_sources(rows, tmp_path, caplog):
     ("read", "limits", "reason"),
     [
         (lambda: os._exit(3), Limits(), "crashes the process"),
-        (lambda: time.sleep(60), Limits(seconds=0.5), "takes more than 0.5 s"),
+        (hang, Limits(seconds=0.05), "takes more than 0.05 s"),
         (lambda: bytearray(2**28), Limits(nbytes=2**26), "takes more than 67,108,864 bytes"),
     ],
     ids=["crashes", "hangs", "takes memory"],
 )
-def test_limits_hold_where_samples_are_read_again(pairs, tmp_path, read, limits, reason):
+def test_limits_hold_where_samples_are_read_again(pairs, tmp_path, monkeypatch, read, limits, reason):
     """A sample that crashes its process, hangs or takes too much memory is an error that names it, if it was packed."""
+    count_hanging_alone(monkeypatch)
     folder = convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096).path
     told = []
     watcher = Watcher(done=lambda samples, nbytes: told.append(samples))

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+from hanging import count_hanging_alone, hang
 from soaking import start
 
 from packer import workers
@@ -32,8 +33,6 @@ from readers import PackedDataset
 
 BLOCK = 7
 COUNT = 100
-#: The process that hangs.
-HANGING = workers.process_context().RawValue("i", 0)
 
 
 def crash():
@@ -45,25 +44,9 @@ def leave():
     os._exit(3)
 
 
-def hang():
-    HANGING.value = os.getpid()
-    time.sleep(600)
-
-
 @pytest.fixture(autouse=True)
-def clock(monkeypatch):
-    """Lets the time in which steps are measured go on while a process hangs, and stand still otherwise.
-
-    So limits are short, and a busy machine takes no good step for one that hangs.
-    """
-    now, HANGING.value = itertools.count(), 0
-
-    def monotonic():
-        is_hanging = HANGING.value and Path(f"/proc/{HANGING.value}").exists()
-        return float(next(now) if is_hanging else 0)
-
-    monkeypatch.setattr(workers, "TICK", 0.01)
-    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=monotonic))
+def _clock(monkeypatch):
+    count_hanging_alone(monkeypatch)
 
 
 def eat():

@@ -75,14 +75,13 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = self.path.partition("?")[0]
         fault = self.server.note(self.command, path)
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=100)
+        status, headers, data = 500, list[tuple[str, str]](), b""
         if fault is None or self.command == "GET":
-            connection.request(self.command, self.path, body or None, dict(self.headers))
-            answer = connection.getresponse()
-            status, headers, data = answer.status, answer.getheaders(), answer.read()
-        else:
-            status, headers, data = 500, [], b""
-        connection.close()
+            target = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=100)
+            with contextlib.closing(target) as connection:
+                connection.request(self.command, self.path, body or None, dict(self.headers))
+                answer = connection.getresponse()
+                status, headers, data = answer.status, answer.getheaders(), answer.read()
         (fault or Handler.pass_on)(self, status, headers, data)
 
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = handle_any  # noqa: N815
