@@ -36,19 +36,28 @@ _LASTING_THREADS = ("zarr_io", "asyncio_", "packer loop")
 #: The files of tests that take longest, in order.
 _LONGEST = (
     "test_readme.py",
+    "readers/test_frameworks.py",
+    "scripts/test_examples.py",
     "packer/test_killed.py",
-    "survival/test_failing_calls.py",
+    "packer/test_every_kind.py",
+    "packer/codecs/test_compiled.py",
     "packer/remote/test_stream.py",
     "survival/test_two_ways.py",
     "packer/remote/test_remote_output.py",
-    "readers/test_frameworks.py",
-    "packer/codecs/test_compiled.py",
-    "packer/test_every_kind.py",
-    "scripts/test_examples.py",
-    "packer/test_two_writers.py",
-    "survival/test_power_loss.py",
     "readers/test_readers_contract.py",
+    "survival/test_failing_calls.py",
+    "survival/test_power_loss.py",
+    "packer/test_two_writers.py",
+    "scripts/test_bench.py",
+    "scripts/test_compare.py",
+    "test_wheel.py",
+    "test_imports.py",
+    "soak/test_soak.py",
+    "readers/test_vision.py",
 )
+
+#: The first of them import frameworks, which takes seconds: one process runs all of these files.
+_WITH_FRAMEWORKS = _LONGEST[:3]
 
 _failed = pytest.StashKey[bool]()
 
@@ -67,6 +76,21 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         for module in compiling.MODULES:
             if not compiling.compiled_files(module):
                 compiled.Loading(module).load()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Give each process the tests of one file after another, those of `_WITH_FRAMEWORKS` as if they were one file."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "frameworks" if file.removeprefix("tests/") in _WITH_FRAMEWORKS else file
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
