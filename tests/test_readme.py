@@ -65,6 +65,7 @@ def test_a_page_does_what_it_shows(page: Path, demo_data: Path) -> None:
     with in_this_process():
         assert readme.refreshed(text, demo_data) == text
     gc.collect()  # what a package left open warns here, and not in the next test
+    gc.freeze()  # what it imported is not gone through again
 
 
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
