@@ -30,6 +30,12 @@ def as_float32(values: Sequence[Any] | NDArray[Any], of: str, path: str) -> NDAr
     return numbers
 
 
+def said_of_inside_out(count: int) -> list[str]:
+    """Return the remark on so many boxes whose width or height is below 0; none if there are none."""
+    have = "box has" if count == 1 else "boxes have"
+    return [f"{count:,} {have} a width or height below 0, and packer changes none"] if count else []
+
+
 def not_packed(names: Iterable[str]) -> list[str]:
     """Return the remark on what else objects have, by its names in the files; none if there is nothing."""
     listed = list(names)

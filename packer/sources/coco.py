@@ -13,6 +13,7 @@ those of the pictures.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, first_few
-from packer.sources.boxes import as_float32, not_packed
+from packer.sources.boxes import as_float32, not_packed, said_of_inside_out
 from packer.sources.files import read_file, unreadable
 from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header
@@ -183,6 +184,8 @@ def _other_keys(data: bytes) -> list[str]:
 def _grouped(coco: _Coco, path: str) -> Boxes:
     """Return the objects image after image; those of one image in their order."""
     objects, categories = coco.annotations, sorted(coco.categories, key=lambda category: category.id)
+    if not coco.images:
+        raise SourceError("lists no image", path)
     image_of = _numbers([image.id for image in coco.images], [o.image_id for o in objects], "image", path)
     label_of = _numbers([category.id for category in categories], [o.category_id for o in objects], "category", path)
     columns: dict[str, NDArray[Any]] = {
@@ -192,6 +195,9 @@ def _grouped(coco: _Coco, path: str) -> Boxes:
     }
     classes = [category.name for category in categories]
     remarks = [f"field {_LABELS} is the number of the category, from 0, of {len(classes):,}: {first_few(classes)}"]
+    if twice := [name for name, times in Counter(classes).items() if times > 1]:
+        remarks.append(f"several categories have one name, {first_few(twice)}: only their numbers tell them apart")
+    remarks += said_of_inside_out(int((columns[""][:, 2:] < 0).any(axis=1).sum()))
     for name, (key, dtype) in _OF_OBJECTS.items():
         values = [getattr(o, key) for o in objects]
         missing = values.count(None)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, first_few
 from packer.sources.agreeing import agree_on_most
-from packer.sources.boxes import as_float32, not_packed
+from packer.sources.boxes import as_float32, not_packed, said_of_inside_out
 from packer.sources.files import read_file
 from packer.sources.kinds import Kind
 from packer.sources.looking import Header
@@ -29,7 +29,7 @@ from packer.watcher import Watcher
 #: How the boxes are written, for `Crop(boxes=...)` of the readers.
 BOX_FORMAT = "voc"
 _SIDES = "xmin", "ymin", "xmax", "ymax"
-_LABELS = "labels"
+_LABELS, _INSIDE_OUT = "labels", "boxes inside out"
 #: What of an object is packed.
 _PACKED = "name", "bndbox", "difficult"
 
@@ -53,7 +53,10 @@ def look(row: Row, options: SourceOptions) -> Header:
         LaidField("difficult", "int64", ("objects",), "whole numbers"),
     )
     listed = listed_sides(root.findtext("size/height"), root.findtext("size/width"))
-    return Header(layout, {"objects": len(objects.names), **listed})
+    inside_out = int((objects.boxes[:, 2:] < objects.boxes[:, :2]).any(axis=1).sum())
+    return Header(
+        layout, {"objects": len(objects.names), **({_INSIDE_OUT: inside_out} if inside_out else {}), **listed}
+    )
 
 
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
@@ -64,9 +67,11 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
             names[laid.name == _LABELS].update(laid.detail or ())
     classes = tuple(sorted(names[True]))
     table = table.relaid(lambda laid: laid._replace(detail=classes if laid.name == _LABELS else None))
+    numbers = dict(table.numbers)
+    remarks += said_of_inside_out(int(np.sum(numbers.pop(_INSIDE_OUT, 0))))
     remarks += not_packed(sorted(names[False]))
     remarks.append(f"field {_LABELS} is the number of the name, from 0, of {len(classes):,}: {first_few(classes)}")
-    table = msgspec.structs.replace(table, layouts=list(dict.fromkeys(table.layouts)), layout_of=None)
+    table = msgspec.structs.replace(table, layouts=list(dict.fromkeys(table.layouts)), layout_of=None, numbers=numbers)
     return agree_on_most(table, watcher)
 
 
@@ -108,8 +113,13 @@ def _objects(root: ElementTree.Element, path: str) -> _Objects:
     names, boxes, difficult = list[str](), list[list[float]](), list[int]()
     for number, element in enumerate(root.iterfind("object")):
         try:
+            for tag in ("name", "bndbox"):
+                if len(element.findall(tag)) > 1:
+                    raise ValueError(f"it has {tag} twice")
             boxes.append([float(element.findtext(f"bndbox/{side}", "")) for side in _SIDES])
             names.append(element.findtext("name", "").strip())
+            if not names[-1]:
+                raise ValueError("it has no name")
             difficult.append(int(element.findtext("difficult", "0") or 0))
         except ValueError as error:
             reason = f"object {number}: {error}; name, difficult and bndbox of {', '.join(_SIDES)} are expected"

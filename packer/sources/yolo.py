@@ -60,15 +60,15 @@ def _objects(path: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         lines = [line.split() for line in decode_text(data).splitlines() if line.strip()]
     except UnicodeDecodeError:
         raise SourceError(f"is not text; {_EXPECTED}", path) from None
-    objects = np.empty((len(lines), _NUMBERS))
+    objects, classes = np.empty((len(lines), _NUMBERS)), np.empty(len(lines), np.int64)
     for number, line in enumerate(lines):
         try:
             objects[number] = [float(word) for word in line]
-            int(line[0])
-        except (ValueError, IndexError):
+            classes[number] = int(line[0])
+        except (ValueError, IndexError, OverflowError):
             words = " ".join(line[: _NUMBERS + 1])
             raise SourceError(f"line {number + 1} is {words!r}, {len(line)} words; {_EXPECTED}", path) from None
-    return as_float32(objects[:, 1:], "the box of object", path), objects[:, 0].astype(np.int64)
+    return as_float32(objects[:, 1:], "the box of object", path), classes
 
 
 def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:

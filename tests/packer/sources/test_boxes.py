@@ -186,6 +186,7 @@ def test_two_lists_of_classes_are_refused(images: Path, tmp_path: Path) -> None:
         (coco([], categories=CATEGORIES * 2), "lists 3 ids of category twice"),
         (coco([], images=[{"id": 2**63, "file_name": "a.png"}]), "Expected `int` <= 9223372036854775807"),
         (coco([], images=[{"id": 3, "file_name": ""}]), "the image of id 3 has no file_name"),
+        (coco([], images=[]), "lists no image"),
     ],
 )
 def test_other_jsons_are_refused(images: Path, tmp_path: Path, value: Any, reason: str) -> None:
@@ -304,6 +305,9 @@ def test_targets_of_yolo_are_those_of_ultralytics(images: Path, tmp_path: Path) 
         ("a.txt", "a photograph of a dog", "another name than boxes= packs texts"),
         ("a.txt", "0.5 0 0 1 1", "the class a whole number"),
         ("a.txt", "0 0 0 1 1\n0 nan 0 1 1", "the box of object 1 is nan 0.0 1.0 1.0; finite numbers"),
+        ("a.txt", "99999999999999999999 0 0 1 1", "the class a whole number"),
+        ("a.xml", voc(("", "1 2 3 4")), "object 0: it has no name; name, difficult"),
+        ("a.xml", voc(("dog</name><name>cat", "1 2 3 4")), "object 0: it has name twice"),
         ("a.xml", voc(("dog", "1 2 3 inf")), "the box of object 0 is 1.0 2.0 3.0 inf; finite numbers"),
         ("a.xml", "<annotation>", "is no XML"),
         ("a.xml", voc(("dog", "1 2 3 4")) + "more", "is no XML: junk after"),
@@ -316,6 +320,21 @@ def test_files_of_other_contents_are_refused(images: Path, tmp_path: Path, name:
     path = write(tmp_path, name, text)
     with pytest.raises(SourceError, match=f"{name}: .*{reason}"):
         open_sources([f"image={images / 'a.png'}", f"boxes={path}"])
+
+
+def test_odd_boxes_and_names_are_said(images: Path, tmp_path: Path) -> None:
+    """Boxes of COCO and VOC that end before they begin are counted, and so are categories of one name."""
+    said = "1 box has a width or height below 0"
+    objects = [boxed(10, 1, [1, 2, 3, 4]), boxed(10, 1, [1, 2, 3, -4])]
+    named = [{"id": number, "name": "cat"} for number in (1, 2)]
+    for path in (
+        write(tmp_path, "i.json", coco(objects, categories=named)),
+        write(tmp_path, "a.xml", voc(("a", "1 2 3 4"), ("a", "3 2 1 4"))),
+    ):
+        picture_of = images if path.endswith("json") else images / "a.png"
+        remarks = open_sources([f"image={picture_of}", f"boxes={path}"]).remarks
+        assert any(said in remark for remark in remarks)
+        assert any("several categories have one name, cat" in remark for remark in remarks) == path.endswith("json")
 
 
 def test_boxes_alone_are_refused(images: Path, tmp_path: Path) -> None:
