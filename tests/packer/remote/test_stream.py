@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -660,19 +660,24 @@ def test_ranks_out_of_step_share_a_cache(many, room) -> None:
 def test_a_loop_that_was_killed_holds_no_room(many, room) -> None:
     """What it needed and held is free at once."""
     limits = room(3.2)
-    started, child = os.pipe(), os.fork()
-    if not child:
+    context = multiprocessing.get_context("fork")  # whose child never goes on with the tests of its parent
+    begun, begins = context.Pipe(duplex=False)
+
+    def read() -> None:
         loop = iter(Loader(PackedDataset(many, **limits), 16, shuffle="shards", shuffle_window=1))
         next(loop)
-        os.write(started[1], b"1")
+        begins.send(True)
         time.sleep(60)
-    assert os.read(started[0], 1) == b"1"
+
+    child = context.Process(target=read)
+    child.start()
+    begins.close()
+    assert begun.recv()
     with pytest.raises(UsageError, match="give this one a cache="):
         Loader(PackedDataset(many, **limits), 16)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    for end in started:
-        os.close(end)
+    child.kill()
+    child.join()
+    begun.close()
     assert labels(Loader(PackedDataset(many, **limits), 16)) == list(range(SHARDS * SAMPLES))
 
 
