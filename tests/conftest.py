@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 _DESCRIPTORS = "/proc/self/fd"
-_GRACE = 10.0  # seconds for threads and workers that have been told to stop
+_GRACE = 60.0  # seconds for threads and workers that have been told to stop
 
 # Threads of torch that wait would keep the cores busy that other processes need. It is read when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

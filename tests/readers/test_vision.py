@@ -34,5 +34,5 @@ def test_beside_torchvision_timm_lerobot_and_torchcodec(tmp_path: Path) -> None:
     joined = {name: os.pathsep.join([*values, os.environ.get(name, "")]) for name, values in paths.items()}
     env = os.environ | joined | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *_TESTS]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -36,7 +36,7 @@ def test_may_keep_a_file(tmp_path):
 
 def test_what_is_left_open_fails_its_test(pytester: pytest.Pytester) -> None:
     """Files and threads left behind are an error that names them; what ends within the grace is not."""
-    pytester.makeconftest(CONFTEST.read_text(encoding="utf-8").replace("_GRACE = 10.0", "_GRACE = 0.3"))
+    pytester.makeconftest(CONFTEST.read_text(encoding="utf-8").replace("_GRACE = 60.0", "_GRACE = 0.3"))
     pytester.makeini("[pytest]\nmarkers = keeps_open")
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess()

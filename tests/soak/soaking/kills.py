@@ -35,7 +35,7 @@ JOBS = (
 )
 WHOM = ("converter", "worker", "all")
 _WORKERS = 2
-_GRACE = 20.0  # seconds in which killed processes, and those that lost their parent, must end
+_GRACE = 100.0  # seconds in which killed processes, and those that lost their parent, must end
 #: Python's audit events for calls that change the contents of folders.
 _STEPS = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir"}
 
