@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from operator import eq
 
 import numpy as np
 
@@ -65,10 +66,10 @@ def open_beside(
     samples = open_samples(
         {name: file_set._replace(files=sorted(pairs.files[name])) for name, file_set in main.items()}
     )
-    names = [] if samples.names is None else [f"{name}." for name in samples.names]
-    paired = pair({"": names, **{f"={name}": file_set.files for name, file_set in needed.items()}})
-    order = {name: number for number, name in enumerate(paired.files[""])}
-    if len(order) < len(samples):
+    names = list(samples.names or ())
+    # Mostly the same: tables of a million names are made once.
+    files = pairs.files if names == pairs.names else _paired_again(names, needed)
+    if len(next(iter(files.values()))) < len(samples):
         raise UsageError(
             f"{sides_in_words}: these lie beside whole files, but the samples are not single files; leave out --patch, "
             "--samples and the like"
@@ -78,17 +79,25 @@ def open_beside(
         if name in missing:
             chosen.append(_filled(name, side, beside[name], names, watcher))
         else:
-            files = paired.files[f"={name}"]
-            chosen.append(_of_files(side, [sides[name].path(files[order[sample]]) for sample in names]))
+            chosen.append(_of_files(side, sides[name], files[name]))
     return BesideSource(samples, chosen)
 
 
-def _of_files(side: Source, paths: Sequence[str]) -> Source:
-    """Return the samples of a side, each of which is one file, that are these files, in their order."""
-    if (files := side.files()) == paths:  # mostly so, and it needs no table of a million paths
-        return side
-    numbers = {path: number for number, path in enumerate(files)}
-    return in_order(side, [numbers[path] for path in paths])
+def _paired_again(names: Sequence[str], sides: Mapping[str, FileSet]) -> dict[str, list[str]]:
+    """Return by field the file of each sample, and under "" their names; fewer if the names do not fit."""
+    paired = pair({"": [f"{name}." for name in names], **{f"={name}": side.files for name, side in sides.items()}})
+    order = {name: number for number, name in enumerate(paired.files[""])}
+    numbers = [order[f"{name}."] for name in names if f"{name}." in order]
+    return {field.removeprefix("="): [files[number] for number in numbers] for field, files in paired.files.items()}
+
+
+def _of_files(side: Source, file_set: FileSet, files: Sequence[str]) -> Source:
+    """Return the samples of a side, each of which is one file, that are some files of a folder, in their order."""
+    paths = side.files()
+    if len(paths) == len(files) and all(map(eq, paths, map(file_set.path, files))):
+        return side  # mostly so, and it needs no table of a million paths
+    numbers = {path: number for number, path in enumerate(paths)}
+    return in_order(side, [numbers[file_set.path(file)] for file in files])
 
 
 def _whole_files(name: str, file_set: FileSet, side: Source) -> FileSet:
@@ -110,11 +119,10 @@ def _filled(name: str, side: Source, file_set: FileSet, samples: Sequence[str], 
         can_be = ", ".join(kind.name for kind in all_kinds().values() if kind.may_be_missing)
         raise UsageError(f"--missing {name}=empty: {side.kind} cannot be empty, but {can_be} can; leave it out")
     number_of = {stem(file): number for number, file in enumerate(file_set.files)}
-    of_samples = [stem(sample) for sample in samples]
-    for extra in sorted(number_of.keys() - set(of_samples)):
+    for extra in sorted(number_of.keys() - set(samples)):
         watcher.bad(SourceError("has no partner", file_set.path(file_set.files[number_of[extra]])))
-    paths = [file_set.path(file_set.files[number_of[sample]]) for sample in of_samples if sample in number_of]
-    return FilledSource(_of_files(side, paths), np.array([sample in number_of for sample in of_samples], bool))
+    files = [file_set.files[number_of[sample]] for sample in samples if sample in number_of]
+    return FilledSource(_of_files(side, file_set, files), np.array([sample in number_of for sample in samples], bool))
 
 
 def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop: bool = False) -> Source:

@@ -104,6 +104,13 @@ def pairs(folder: Path, count: int) -> list[str]:
     return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
 
 
+def captions(folder: Path, count: int) -> list[str]:
+    """Make images and their captions, whose fields are opened one by one."""
+    (text := folder.parent / "first.txt").write_text("a")
+    images, _ = pairs(folder, count)
+    return [images, f"caption={links(folder / 'captions', count, text)[0]}"]
+
+
 def links(folder: Path, count: int, first: Path) -> list[str]:
     """Make links to a file."""
     folder.mkdir(parents=True)
@@ -151,13 +158,14 @@ FILES = SourceOptions(samples="files")
     ("make", "options"),
     [
         (pairs, SourceOptions()),
+        (captions, SourceOptions()),
         (clouds, SourceOptions()),
         (scans, SourceOptions(columns=("x,y,z,i:float32",))),
         (arrays, SourceOptions()),
         (npy_pairs, FILES),
         (npy_parts, SourceOptions()),
     ],
-    ids=["pairs", "clouds", "scans", "rows of HDF5", "pairs of npy", "parts of npy"],
+    ids=["pairs", "captions", "clouds", "scans", "rows of HDF5", "pairs of npy", "parts of npy"],
 )
 def test_a_file_takes_300_bytes_of_memory(
     tmp_path: Path, make: Any, options: SourceOptions, monkeypatch: pytest.MonkeyPatch
