@@ -51,6 +51,8 @@ JPEG_HEAD_BYTES = 2**16
 #: Options where none are given.
 _USUAL = SourceOptions()
 _JPEG_END, _MPO = b"\xff\xd9", b"MPF\0"
+#: Other formats whose bytes say where they end; a PNG that goes on is refused.
+_WITH_END = ("WebP", "BMP", "GIF")
 #: What the bytes of an image have that may be turned, in front of its tags.
 _TAGS, _TAGS_WITHIN = re.compile(rb"Exif|eXIf|^II[*+]\0|^MM\0[*+]"), 4096
 #: Formats, named as in `packer.sources.files.IMAGES` if they are those of images, and how their files begin.
@@ -147,17 +149,23 @@ def read_image(path: str, options: ImageOptions, place: ByteRange | bytes | None
     kind = _kind(path, place, data)
     with faults_of(_shown(path, place)):
         pixels = _decode(data, kind, options)
-    if kind == "JPEG" and (place is not None or len(data) > JPEG_HEAD_BYTES) and _goes_on(data):
+    if _goes_on(data, kind, is_file=place is None):
         pillow.say_once(pillow.GOES_ON, _shown(path, place))
     return pixels
 
 
-def _goes_on(data: bytes) -> bool:
-    """Return whether a JPEG that ends as one has more behind its image, and no index of it (MPO), which is said."""
-    begin = check_jpeg(data).scan_at
-    if not data.endswith(_JPEG_END) or data.find(_JPEG_END, begin) == len(data) - len(_JPEG_END):
+def _goes_on(data: bytes, kind: str, *, is_file: bool) -> bool:
+    """Return whether an image has more behind its end that no header says: of a file, or of bytes within another one.
+
+    The plan says it of files, but not of a large JPEG that ends as one does; and it says which have an index (MPO).
+    """
+    if kind != "JPEG":
+        return not is_file and kind in _WITH_END and bytes_after(io.BytesIO(data)) > 0
+    begin, ends_as_one = check_jpeg(data).scan_at, data.endswith(_JPEG_END)
+    if ends_as_one and data.find(_JPEG_END, begin) == len(data) - len(_JPEG_END):
         return False
-    return _MPO not in data[:begin] and bytes_after_jpeg(data) > 0
+    is_said = is_file and (len(data) <= JPEG_HEAD_BYTES or not ends_as_one)
+    return not is_said and _MPO not in data[:begin] and bytes_after_jpeg(data) > 0
 
 
 def read_stack(

@@ -53,7 +53,7 @@ _said = mmap.mmap(-1, 3)
 #: Remarks on images that are made once: what libjpeg warns of, what follows an image, and a tag that is not applied.
 SAYS = (
     'libjpeg warns of some JPEG files ("%s"): their pixels are whole, and packed as they are',
-    "JPEG files go on after their image, such as with a second one, which is not looked at; the first of them: %s",
+    "images go on after their end, such as with a second one, which is not looked at; the first of them: %s",
     "%s has an orientation tag (EXIF), and others may: it is not applied, as --orient does to files; in Python, "
     "PIL.ImageOps.exif_transpose(image) gives the turned one",
 )

@@ -20,7 +20,7 @@ from packer.export import export
 from packer.format import manifest as manifests
 from packer.repack import repack
 from packer.sources import SourceOptions, as_arrays
-from packer.sources.images import formats, pillow
+from packer.sources.images import formats, image_in, pillow
 from packer.sources.images.pixels import SEVERAL
 from packer.sources.looking import AFTER_END
 from packer.verify import verify
@@ -247,7 +247,16 @@ def test_a_second_image_in_a_file_is_said(
         (tmp_path / f"{name}.jpg").write_bytes(as_jpeg(photograph(30, 20)) + second)
     with caplog.at_level(logging.INFO):
         convert(str(tmp_path), tmp_path.with_name("out"), workers=0)
-    assert [text.rpartition("/")[2] for text in caplog.messages if "go on after their image" in text] == ["a.jpg"]
+    assert [text.rpartition("/")[2] for text in caplog.messages if "go on after their end" in text] == ["a.jpg"]
+    for kind in ("JPEG", "WEBP"):
+        file = io.BytesIO()
+        Image.fromarray(photograph(30, 20)).save(file, kind)
+        for more, said in ((b"", 0), (b"junk" * 9, 1)):
+            monkeypatch.setattr(pillow, "_said", bytearray(3))
+            caplog.clear()
+            with caplog.at_level(logging.INFO):
+                image_in(file.getvalue() + more, "image", SourceOptions())
+            assert len(caplog.messages) == said
 
 
 def test_a_turned_image_in_memory_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
