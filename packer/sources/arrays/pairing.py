@@ -109,6 +109,4 @@ def _check(options: SourceOptions, choice: UnitChoice, file_sets: Mapping[str, F
             raise UsageError(reason)
     if given := [name for name in OF_ENCODED if getattr(options, name) and not options.encoded]:
         flag = f"--{given[0].replace('_', '-')}"
-        raise UsageError(
-            f"{flag} is for files of images: name the fields that hold them with --encoded, or leave it out"
-        )
+        raise UsageError(f"{flag} is for sources of images, and for fields that are named by --encoded; leave it out")

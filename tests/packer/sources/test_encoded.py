@@ -88,7 +88,9 @@ def test_rows_of_bytes_are_images(tmp_path: Path) -> None:
     oriented = SourceOptions(encoded=("rgb",), orient=True)
     image = read_each(open_sources([str(tmp_path / "a.h5")], oriented).slice(0, 1))["rgb"][0]
     assert np.array_equal(image, decoded(files[0])[::-1].transpose(1, 0, 2))
-    with pytest.raises(UsageError, match=r"--orient is for files of images: name the fields .* with --encoded"):
+    with pytest.raises(
+        UsageError, match=r"--orient is for sources of images, and for fields that are named by --encoded"
+    ):
         open_sources([str(tmp_path / "a.h5")], SourceOptions(orient=True, skip=("rgb",)))
     for name, reason in (("n", "bytes, uint8"), ("q", "there is no such field")):
         with pytest.raises(UsageError, match=f"--encoded {name}: .*{reason}"):
