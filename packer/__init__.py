@@ -1,3 +1,3 @@
 """Turn pictures, point clouds, arrays, tables and videos into compressed, contiguous LMDB shards."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
