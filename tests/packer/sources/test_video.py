@@ -153,7 +153,6 @@ def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
     for name, codec in (("a.avi", "mpeg4"), ("w.webm", "libvpx"), ("m.mkv", "libx264")):
         last = Path(video(tmp_path / "in" / name, codec=codec))  # of which most frames can be decoded
         last.write_bytes(last.read_bytes()[:-200])
-    (tmp_path / "in/empty.mp4").write_bytes(b"")
     video(tmp_path / "in/alpha.mov", codec="prores_ks", pixels="yuva444p10le")
     for name, matrix in (("mirrored", (-1, 0, 0, 1)), ("flipped", (1, 0, 0, -1)), ("swapped", (0, 1, 1, 0))):
         turned(Path(video(tmp_path / f"in/{name}.mp4")), matrix)
@@ -176,7 +175,6 @@ def test_what_is_no_sound_video_is_refused_or_skipped(tmp_path: Path) -> None:
     assert all("lacks its last 200 bytes" in said[name] for name in ("a.avi", "w.webm", "m.mkv"))
     assert "alpha channel" in said["alpha.mov"]
     assert all("is to be shown mirrored" in said[f"{name}.mp4"] for name in ("mirrored", "flipped", "swapped"))
-    assert "cannot be decoded" in said["empty.mp4"]
     assert "-c copy -bsf:v mpeg4_unpack_bframes" in said["packed.avi"]
     assert "has 2 streams of video" in said["two.mkv"]
     assert "has no stream of video" in said["sound.mp4"]
