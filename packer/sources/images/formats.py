@@ -161,11 +161,8 @@ def _goes_on(data: bytes, kind: str, *, is_file: bool) -> bool:
     """
     if kind != "JPEG":
         return not is_file and kind in _WITH_END and bytes_after(io.BytesIO(data)) > 0
-    begin, ends_as_one = check_jpeg(data).scan_at, data.endswith(_JPEG_END)
-    if ends_as_one and data.find(_JPEG_END, begin) == len(data) - len(_JPEG_END):
-        return False
-    is_said = is_file and (len(data) <= JPEG_HEAD_BYTES or not ends_as_one)
-    return not is_said and _MPO not in data[:begin] and bytes_after_jpeg(data) > 0
+    is_said = is_file and (len(data) <= JPEG_HEAD_BYTES or not data.endswith(_JPEG_END))
+    return not is_said and bytes_after_jpeg(data) > 0 and _MPO not in data[: check_jpeg(data).scan_at]
 
 
 def read_stack(
