@@ -17,7 +17,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError, first_few
-from packer.format import Field, Numbers, meanings
+from packer.format import Field, Numbers, find_meanings
 from readers.composed import Mixed
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import Words, draw_visits
@@ -234,11 +234,12 @@ def _check_meanings(datasets: Sequence[PackedDataset]) -> None:
                 f"mix: labels stand for {shown[0]}, and for {shown[1]}; Mix(..., extras=({DATASET!r},)) tells the "
                 "datasets apart, or choose fields without labels"
             )
-    for name in source_of(datasets[0]).unread:
-        known = dict[str, tuple[PackedDataset, list[Any]]]()
-        for one in (one for one in datasets if name in one.fields):
-            for key, values in meanings(one.manifest.origin, one.fields[name].spec).items():
-                first, expected = known.setdefault(key, (one, values))
+    specs = [datasets[0].fields[name].spec for name in source_of(datasets[0]).unread if name in datasets[0].fields]
+    known = dict[tuple[str, str], tuple[PackedDataset, list[Any]]]()
+    for one in datasets:
+        for name, by_key in find_meanings(one.manifest.origin, specs).items():
+            for key, values in by_key.items():
+                first, expected = known.setdefault((name, key), (one, values))
                 if values != expected:
                     differing = f"{key} of field {name!r} are {values[0]} in {one!r}, and {expected[0]} in {first!r}"
                     raise UsageError(f"mix: {differing}; Mix(..., extras=({DATASET!r},)) tells the datasets apart")

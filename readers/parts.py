@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from packer.errors import UsageError
-from packer.format import Field, Numbers, meanings
+from packer.format import Field, Numbers, find_meanings
 from readers.boxes import BOX_FORMATS
 from readers.crop import Crop
 from readers.fields import Describe, FieldReader, Places
@@ -76,7 +76,8 @@ def with_box_format(
     """
     if crop.boxes not in fields or crop.box_format is not None:
         return crop
-    formats = {*meanings(origin, fields[crop.boxes].spec).get("box_format", ())} & {*BOX_FORMATS}
+    of_boxes = find_meanings(origin, [fields[crop.boxes].spec])[crop.boxes]
+    formats = {*of_boxes.get("box_format", ())} & {*BOX_FORMATS}
     if len(formats) > 1:
         raise UsageError(f"crop: samples have boxes as {' and '.join(sorted(formats))}; read one kind: samples=[...]")
     return replace(crop, box_format=formats.pop()) if formats else crop

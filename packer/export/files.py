@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packer.errors import UsageError
-from packer.format import LOCK, PARTIAL, list_folder, removed_if_stopped
-from packer.packing import classes_of, meanings_of
+from packer.format import LOCK, PARTIAL, find_meanings, list_folder, removed_if_stopped
+from packer.packing import classes_of
 from packer.sources import Block, PackedSource, block_bytes, count
 
 
@@ -124,14 +124,16 @@ class Files:
 
 
 def meanings_in(source: PackedSource) -> dict[str, str | list[str]]:
-    """Return what the numbers of fields stand for: names of classes, or the unit of times."""
-    samples = source.base.samples if source.base else len(source)
-    classes = list(classes_of(source.origin, samples))
-    meanings = {
-        **meanings_of(source.origin, samples),
-        **(dict.fromkeys(("label", "labels"), classes) if classes else {}),
-    }
-    return {spec.name: meanings[spec.name] for spec in source.fields if spec.name in meanings}
+    """Return what the numbers of fields stand for: names of classes or of categories, or the unit of times."""
+    classes = list(classes_of(source.origin, source.base.samples if source.base else len(source)))
+    found = dict[str, str | list[str]]()
+    for name, by_key in find_meanings(source.origin, source.fields).items():
+        of_numbers = by_key.get("categories") or by_key.get("times")
+        if name in ("label", "labels") and classes:
+            found[name] = classes
+        elif of_numbers:
+            found[name] = of_numbers[0]  # parts agree
+    return found
 
 
 def check_name(name: str) -> str:

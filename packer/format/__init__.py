@@ -54,13 +54,13 @@ from packer.format.manifest import (
     file_digest,
     file_entry,
     list_folder,
-    meanings,
     number_ranges,
     open_file,
     range_numbers,
     read_errors,
     total_of,
 )
+from packer.format.meanings import find_meanings
 from packer.format.names import Names, NameTable, name_bytes, names_bytes, write_names
 from packer.format.schema import (
     DTYPES,
@@ -144,6 +144,7 @@ __all__ = [
     "encode_constants",
     "file_digest",
     "file_entry",
+    "find_meanings",
     "flock",
     "held_lock",
     "index_arrays",
@@ -153,7 +154,6 @@ __all__ = [
     "make_folder",
     "manifest",
     "map_size",
-    "meanings",
     "name_bytes",
     "names_bytes",
     "no_text",

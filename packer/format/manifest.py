@@ -26,32 +26,9 @@ from packer.errors import (
     UsageError,
 )
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
-from packer.format.schema import Field, FieldSpec
+from packer.format.schema import Field
 
-#: Members of an origin that say, by field, what numbers stand for; and how many numbers a box has.
-_MEANINGS, _BOX = ("categories", "times"), 4
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-
-
-def meanings(origin: Any, field: FieldSpec) -> dict[str, list[Any]]:
-    """Return what the numbers of a field stand for, as the origin of samples says: mostly one value for each key.
-
-    The keys are `categories`, the names of numbers; `times`, their unit; and `box_format`, where rows have 4 numbers.
-    """
-    found, levels = dict[str, list[Any]](), [origin]
-    while levels:  # without recursion: the origins of a hostile manifest may nest deeply
-        level = levels.pop()
-        if isinstance(level, dict):
-            of_field = {
-                key: of_fields.get(field.name) for key in _MEANINGS if isinstance(of_fields := level.get(key), dict)
-            }
-            if field.shape[-1:] == (_BOX,) and isinstance(beside := level.get(field.name), dict):
-                of_field["box_format"] = beside.get("box_format")
-            for key, value in of_field.items():
-                if value and value not in found.setdefault(key, []):
-                    found[key].append(value)
-        levels += level.values() if isinstance(level, dict) else level if isinstance(level, list) else ()
-    return {key: values for key, values in found.items() if values}
 
 
 class ValueStats(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

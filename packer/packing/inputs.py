@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.format import MANIFEST, Manifest, encode_constants, meanings, same_constants
+from packer.format import MANIFEST, Manifest, encode_constants, find_meanings, same_constants
 from packer.packing.manifest import check_output, read_manifest
 from packer.packing.options import ConvertOptions, reading_limits
-from packer.packing.origin import Origin, attributes_of, classes_of, meanings_of, origin_of
+from packer.packing.origin import Origin, attributes_of, classes_of, origin_of
 from packer.packing.places import LocalPlace, Place, place_of
 from packer.packing.rejected import Rejected, read_rejected
 from packer.remote import local_inputs
@@ -156,17 +156,22 @@ def other_meanings(like: Manifest, origin: Origin, samples: int) -> str:
     if classes[0] != classes[1]:
         texts = [", ".join(names) if names else "none" for names in classes]
         return f"has the classes {texts[0]}, but {texts[1]} are expected"
-    actual, expected = meanings_of(origin, samples), meanings_of(like.origin, like.samples)
-    for field in like.fields:
-        pair = actual.get(field.name), expected.get(field.name)
-        if pair[0] != pair[1]:
-            shown = [", ".join(m) if isinstance(m, list) else m or "nothing else" for m in pair]
-            return f"has numbers of field {field.name!r} that stand for {shown[0]}, but {shown[1]} is expected"
-        ways = [meanings(one, field.spec).get("box_format") for one in (origin, like.origin)]
+    specs = [field.spec for field in like.fields]
+    found, expected = find_meanings(origin, specs), find_meanings(like.origin, specs)
+    for name in found:
+        numbers = [of_fields[name].get("categories") or of_fields[name].get("times") for of_fields in (found, expected)]
+        if numbers[0] != numbers[1]:
+            shown = [", ".join(map(_in_words, meaning)) if meaning else "nothing else" for meaning in numbers]
+            return f"has numbers of field {name!r} that stand for {shown[0]}, but {shown[1]} is expected"
+        ways = [of_fields[name].get("box_format") for of_fields in (found, expected)]
         if all(ways) and ways[0] != ways[1]:  # of samples that a program wrote it is not known
-            shown = [" and ".join(map(str, way or ())) for way in ways]
-            return f"has boxes in field {field.name!r} as {shown[0]} writes them, but {shown[1]} is expected"
+            shown = [" and ".join(way or ()) for way in ways]
+            return f"has boxes in field {name!r} as {shown[0]} writes them, but {shown[1]} is expected"
     return ""
+
+
+def _in_words(meaning: str | list[str]) -> str:
+    return meaning if isinstance(meaning, str) else ", ".join(meaning)
 
 
 def constants_error(where: str) -> UsageError:

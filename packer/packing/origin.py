@@ -126,19 +126,6 @@ def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
     return ()
 
 
-def meanings_of(origin: Origin, samples: int) -> dict[str, str | list[str]]:
-    """Return what the numbers of fields of tables stand for: names of categories, or the unit of times. Parts agree."""
-    meanings: dict[str, str | list[str]] = {}
-    for level in levels(origin, samples):
-        of_fields = [_mapping(level.get(key)).values() for key in ("joined", "beside")]
-        for source in map(_mapping, (level, *itertools.chain.from_iterable(of_fields))):
-            for key in ("categories", "times"):
-                for name, meaning in _mapping(source.get(key)).items():
-                    if isinstance(meaning, str) or (isinstance(meaning, list) and all(map(_is_text, meaning))):
-                        meanings.setdefault(name, meaning)
-    return meanings
-
-
 def attributes_of(origin: Origin, samples: int) -> dict[str, Any]:
     """Return the attributes of arrays that are fields, such as `units of time`, of the first part that has any."""
     for level in levels(origin, samples):

@@ -17,10 +17,10 @@ from packer.append import append
 from packer.convert import convert
 from packer.drop import drop
 from packer.errors import DamagedError, DatasetError, SourceError, UsageError
-from packer.format import Shard
+from packer.format import Shard, find_meanings
 from packer.format import manifest as manifests
 from packer.join import join
-from packer.packing import meanings_of, run_tasks
+from packer.packing import run_tasks
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources import SampleSource, SourceOptions
@@ -213,7 +213,7 @@ def test_meanings_go_with_the_last_field_that_has_them(tmp_path):
     put_manifest(tmp_path / "d", msgspec.structs.replace(manifest, origin=origin, classes=("cat",)))
     assert drop(tmp_path / "d", ["label", "day"], workers=0).classes == ("cat",)
     again = join(tmp_path / "d", [{"day": 1}], workers=0).manifest
-    assert meanings_of(again.origin, 1) == {}
+    assert not any(find_meanings(again.origin, [field.spec for field in again.fields]).values())
     dropped = drop(tmp_path / "d", ["labels"], workers=0)
     assert (dropped.classes, dropped.origin["beside"]) == ((), {})
 
