@@ -105,16 +105,21 @@ def with_fields(
         for origin_of_field in joined.values():
             if classes := one_list_of_classes([classes_of(origin, samples), classes_of(origin_of_field, samples)]):
                 source["classes"] = classes
-    for level in levels(new_origin, samples) if dropped else ():
+    for level in levels(new_origin, samples):
         if {"label", "labels"}.intersection(dropped) and {"label", "labels"}.isdisjoint(left):
             level.pop("classes", None)
         inner = [_mapping(level.get(key)).values() for key in ("joined", "beside")]
         for source in (level, *itertools.chain.from_iterable(inner)):
-            for of_fields in [source.get(key) for key in _OF_FIELDS] if isinstance(source, dict) else ():
-                if isinstance(of_fields, dict):
-                    for name in dropped:
-                        of_fields.pop(name, None)
+            _forget(_mapping(source), dropped)
     return new_origin
+
+
+def _forget(source: Mapping[str, Any], fields: Sequence[str]) -> None:
+    """Remove what the origin of one source says of some fields."""
+    for by_field in [source.get(key) for key in _OF_FIELDS]:
+        if isinstance(by_field, dict):
+            for name in fields:
+                by_field.pop(name, None)
 
 
 def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
