@@ -121,8 +121,10 @@ def _run(kind: str, code: str, names: dict[str, Any], fails: bool = False) -> st
 def _command(line: str, fails: bool) -> str:
     if line.startswith("packer ") and not set(re.sub("'[^']*'", "", line)) & set("|;&>*$"):
         # In this process: starting one takes longer than most of these commands.
-        run = CliRunner().invoke(packer, shlex.split(line)[1:], prog_name="packer")
-        status, output = run.exit_code, run.output
+        printed = io.StringIO()  # as in `_python`
+        with patch.multiple("click.utils", _default_text_stdout=lambda: printed, _default_text_stderr=lambda: printed):
+            run = CliRunner().invoke(packer, shlex.split(line)[1:], prog_name="packer")
+        status, output = run.exit_code, printed.getvalue() + run.output  # the rest are errors of click itself
     else:
         done = subprocess.run(
             ["bash", "-c", line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
